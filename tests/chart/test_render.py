@@ -101,6 +101,7 @@ def test_pods_may_do_little():
             "capabilities": {"drop": ["ALL"]},
         }
         assert "memory" in container["resources"]["limits"]
+        assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
         spread = {s["topologyKey"]: s["maxSkew"] for s in pod["topologySpreadConstraints"]}
         assert spread == {"kubernetes.io/hostname": 1, "topology.kubernetes.io/zone": 1}
         probes = container["livenessProbe"]["httpGet"], container["readinessProbe"]["httpGet"]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::args::{Cli, ConnectArgs, CtlCommand};
-use crate::commands::seeds::{SeedAnswer, SeedAnswers, ask_each};
+use crate::commands::seeds::{SeedAnswers, ask_each};
 use crate::commands::{self, WrittenAnswer};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
@@ -39,7 +39,7 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
         command,
     } = cli;
     let frame = output.frame(format.output);
-    check_format(&command, frame.format)?;
+    check(&command, &connect, frame.format)?;
     let answer = match &command {
         CtlCommand::Completion { shell } => {
             output.print(&commands::shell::completion(*shell, &called_as()));
@@ -58,7 +58,6 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
             return Ok(ExitCode::SUCCESS);
         }
         CtlCommand::Release(args) => {
-            one_seed(&connect, "release")?;
             let report = Box::pin(commands::release::run(&connect, args)).await?;
             WrittenAnswer::new(&report, &frame)?
         }
@@ -67,13 +66,10 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
             WrittenAnswer::new(&incidents, &frame)?
         }
         command => {
-            if matches!(command, CtlCommand::Certificate { .. }) {
-                one_seed(&connect, "certificate")?;
-            }
             let ask = async |dialer| Box::pin(ask_one(dialer, command, &frame)).await;
             let mut seeds = Box::pin(ask_each(&connect, ask)).await?;
             match seeds.pop() {
-                Some(SeedAnswer { result, .. }) if !connect.has_contexts() => result?,
+                Some(only) if !connect.has_contexts() => only.result?,
                 last => {
                     seeds.extend(last);
                     WrittenAnswer::new(&SeedAnswers { seeds }, &frame)?
@@ -86,25 +82,29 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
 }
 
 /// # Errors
-/// When the command does not write this format.
-fn check_format(command: &CtlCommand, format: Format) -> Result<(), CommandError> {
-    let (is_written, what, what_to_do) = match command {
-        CtlCommand::Completion { .. } | CtlCommand::Man => (
-            format == Format::Table,
-            "completion and man write only what a shell and man read",
-            "omit -o",
-        ),
-        CtlCommand::Report { .. } => return Ok(()),
-        _ => (
-            format != Format::Markdown,
-            "only report writes Markdown",
-            "use -o json, or watchdogctl report SHOOT -o markdown",
-        ),
+/// When the command does not write this format, or works on one seed and several are named.
+fn check(command: &CtlCommand, connect: &ConnectArgs, format: Format) -> Result<(), CommandError> {
+    let writer = match command {
+        CtlCommand::Completion { .. } | CtlCommand::Man if format != Format::Table => {
+            let what = "completion and man write only what a shell and man read";
+            return Err(CommandError::usage(what, "omit -o"));
+        }
+        CtlCommand::Report(_) => None,
+        _ if format == Format::Markdown => {
+            let what_to_do = "use -o json, or watchdogctl report SHOOT -o markdown";
+            return Err(CommandError::usage("only report writes Markdown", what_to_do));
+        }
+        CtlCommand::Release(_) => Some("release"),
+        CtlCommand::Certificate { .. } => Some("certificate"),
+        _ => None,
     };
-    if is_written {
-        return Ok(());
+    match writer {
+        Some(command) if connect.has_contexts() => Err(CommandError::usage(
+            format!("{command} writes, so it works on one seed at a time"),
+            format!("run watchdogctl --context NAME {command} for one seed, look, then for the next"),
+        )),
+        _ => Ok(()),
     }
-    Err(CommandError::usage(what, what_to_do))
 }
 
 /// The answer of one seed.
@@ -121,11 +121,11 @@ async fn ask_one(
             WrittenAnswer::new(&Box::pin(reader.read()).await, frame)
         }
         CtlCommand::Check => WrittenAnswer::new(&check::read(dialer).await, frame),
-        CtlCommand::Shoot { shoot } => WrittenAnswer::new(&shoot::read(dialer, &shoot.name).await?, frame),
+        CtlCommand::Shoot(shoot) => WrittenAnswer::new(&shoot::read(dialer, &shoot.name).await?, frame),
         CtlCommand::Plan { shoot, direction } => {
             WrittenAnswer::new(&plan::read(dialer, &shoot.name, *direction).await?, frame)
         }
-        CtlCommand::Report { shoot } => WrittenAnswer::new(&report::read(dialer, &shoot.name).await?, frame),
+        CtlCommand::Report(shoot) => WrittenAnswer::new(&report::read(dialer, &shoot.name).await?, frame),
         CtlCommand::Weeders(filter) => WrittenAnswer::new(&weeders::weeders(dialer, filter).await?, frame),
         CtlCommand::Services(filter) => WrittenAnswer::new(&weeders::services(dialer, filter).await?, frame),
         CtlCommand::Replicas => WrittenAnswer::new(&replicas::read(dialer).await?, frame),
@@ -138,18 +138,6 @@ async fn ask_one(
         | CtlCommand::Completion { .. }
         | CtlCommand::Man => Err(CommandError::unexpected("the command does not ask one seed")),
     }
-}
-
-/// # Errors
-/// When several seeds are named for a command that writes.
-fn one_seed(connect: &ConnectArgs, command: &str) -> Result<(), CommandError> {
-    if connect.has_contexts() {
-        let what = format!("{command} writes, so it works on one seed at a time");
-        let what_to_do =
-            format!("run watchdogctl --context NAME {command} for one seed, look, then for the next");
-        return Err(CommandError::usage(what, what_to_do));
-    }
-    Ok(())
 }
 
 /// The file as which this program was started.

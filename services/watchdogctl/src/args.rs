@@ -21,7 +21,7 @@ Where the programs are:
   By default, watchdogctl finds the release by its Deployments: in the namespace garden, else in all namespaces. The
   Deployments name the Secret with the certificate. watchdogctl forwards a port to a ready pod through the API server of
   the seed, as `kubectl port-forward` does. It needs `list` on deployments and pods, `get` and `create` on
-  pods/portforward, `get` on that Secret and, for check, `get` on pods/log.
+  pods/portforward, and `get` on that Secret.
   With --lease-probe, --scaling-coordinator or --weeder it calls these addresses instead.
 
 Examples:
@@ -178,21 +178,26 @@ impl ConnectArgs {
 
     /// Two options that contradict each other.
     fn conflict(&self) -> Option<(&'static str, &'static str)> {
-        let given = |is_given: bool, option: &'static str| is_given.then_some(option);
-        let plaintext = given(self.insecure_plaintext, "--insecure-plaintext");
-        let all_contexts = given(self.all_contexts, "--all-contexts");
-        let contexts = given(!self.contexts.is_empty(), "--contexts");
+        let (plaintext, all) = (self.insecure_plaintext, self.all_contexts);
+        let (some, addresses) = (!self.contexts.is_empty(), self.has_addresses());
         let conflicts = [
-            (plaintext, given(self.tls_ca.is_some(), "--tls-ca")),
-            (plaintext, given(self.tls_secret.is_some(), "--tls-secret")),
-            (all_contexts, contexts),
-            (all_contexts, given(self.context.is_some(), "--context")),
             (
-                all_contexts.or(contexts),
-                given(self.has_addresses(), "addresses of programs"),
+                plaintext && self.tls_ca.is_some(),
+                "--insecure-plaintext",
+                "--tls-ca",
             ),
+            (
+                plaintext && self.tls_secret.is_some(),
+                "--insecure-plaintext",
+                "--tls-secret",
+            ),
+            (all && some, "--all-contexts", "--contexts"),
+            (all && self.context.is_some(), "--all-contexts", "--context"),
+            (all && addresses, "--all-contexts", "addresses of programs"),
+            (some && addresses, "--contexts", "addresses of programs"),
         ];
-        conflicts.into_iter().find_map(|(one, other)| one.zip(other))
+        let (_, one, other) = conflicts.into_iter().find(|(are_given, ..)| *are_given)?;
+        Some((one, other))
     }
 }
 
@@ -201,10 +206,7 @@ pub(crate) enum CtlCommand {
     /// One screen: the shoots that are held down, and those that are not healthy, the most urgent first.
     Status(StatusArgs),
     /// Why a shoot is where it is: verdict, evidence, dependants, what would happen now, incidents.
-    Shoot {
-        #[command(flatten)]
-        shoot: ShootArg,
-    },
+    Shoot(ShootArg),
     /// The levels that a direction would run now. Nothing is changed.
     Plan {
         #[command(flatten)]
@@ -217,10 +219,7 @@ pub(crate) enum CtlCommand {
     Incidents,
     /// The current and the last incident of a shoot: what happened when and why, who did what, how long each stage
     /// took, and what it prevented. -o markdown adds a picture.
-    Report {
-        #[command(flatten)]
-        shoot: ShootArg,
-    },
+    Report(ShootArg),
     /// The weeders and their deletions.
     Weeders(ServiceFilterArgs),
     /// The services that weeders watch, and whether they are ready.

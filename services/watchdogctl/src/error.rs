@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 use watchdog_api::text;
@@ -16,12 +16,16 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const UNREACHABLE: u8 = 3;
 
 /// Why a command failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct CommandError {
     /// The exit code of the process.
+    #[serde(skip)]
     pub(crate) code: u8,
-    what: String,
-    what_to_do: String,
+    /// The cause.
+    #[serde(rename = "error")]
+    pub(crate) what: String,
+    #[serde(rename = "advice")]
+    pub(crate) what_to_do: String,
 }
 
 impl CommandError {
@@ -44,15 +48,6 @@ impl CommandError {
             what: text::printable(&what.into()),
             what_to_do: what_to_do.into(),
         }
-    }
-
-    /// The cause.
-    pub(crate) fn what(&self) -> &str {
-        &self.what
-    }
-
-    pub(crate) fn what_to_do(&self) -> &str {
-        &self.what_to_do
     }
 
     /// An answer is not what the API says: a defect.
@@ -137,13 +132,6 @@ impl Display for CommandError {
 }
 
 impl std::error::Error for CommandError {}
-
-/// Its cause, for programs.
-impl Serialize for CommandError {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.what)
-    }
-}
 
 #[cfg(test)]
 mod tests {

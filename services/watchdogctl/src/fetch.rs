@@ -160,13 +160,6 @@ pub(crate) fn missing(program: Program, completeness: Option<&Completeness>) -> 
     }
 }
 
-/// Adds the replicas that another answer misses, each once.
-pub(crate) fn add_missing(all: &mut Vec<String>, more: Vec<String>) {
-    all.extend(more);
-    all.sort();
-    all.dedup();
-}
-
 /// A program in numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ProgramSummary {
@@ -187,32 +180,24 @@ pub(crate) async fn summary(
 ) -> Result<ProgramSummary, CommandError> {
     let (items, leader, outcomes, completeness) = match program {
         Program::LeaseProbe => {
-            let call = dialer.lease_probe().await?;
-            let answer = ask(program, call.get_seed_summary(Default::default())).await?;
+            let client = dialer.lease_probe().await?;
+            let answer = ask(program, client.get_seed_summary(Default::default())).await?;
             let summary = answer.summary.unwrap_or_default();
             (summary.shoots, None, summary.outcomes, answer.completeness)
         }
         Program::ScalingCoordinator => {
-            let call = dialer.coordinator().await?;
-            let answer = ask(program, call.get_seed_summary(Default::default())).await?;
+            let client = dialer.coordinator().await?;
+            let answer = ask(program, client.get_seed_summary(Default::default())).await?;
             let summary = answer.summary.unwrap_or_default();
-            (
-                summary.shoots,
-                Some(summary.leader),
-                Vec::new(),
-                answer.completeness,
-            )
+            let leader = Some(summary.leader);
+            (summary.shoots, leader, Vec::new(), answer.completeness)
         }
         Program::Weeder => {
-            let call = dialer.weeder().await?;
-            let answer = ask(program, call.get_seed_summary(Default::default())).await?;
+            let client = dialer.weeder().await?;
+            let answer = ask(program, client.get_seed_summary(Default::default())).await?;
             let summary = answer.summary.unwrap_or_default();
-            (
-                summary.services,
-                Some(summary.leader),
-                Vec::new(),
-                answer.completeness,
-            )
+            let leader = Some(summary.leader);
+            (summary.services, leader, Vec::new(), answer.completeness)
         }
     };
     Ok(ProgramSummary {

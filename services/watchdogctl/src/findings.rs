@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::error::CommandError;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(crate) enum Severity {
     #[serde(rename = "ok")]
@@ -39,29 +41,17 @@ pub(crate) struct CheckFinding {
 }
 
 impl CheckFinding {
-    pub(crate) fn new(
-        severity: Severity,
-        subject: &str,
-        what: &'static str,
-        text: impl Into<String>,
-    ) -> Self {
+    pub(crate) fn new(severity: Severity, subject: &str, what: &'static str, text: String) -> Self {
         Self {
             severity,
             subject: subject.to_owned(),
             what,
-            text: text.into(),
+            text,
         }
     }
 
-    pub(crate) fn fine(subject: &str, what: &'static str, text: impl Into<String>) -> Self {
-        Self::new(Severity::Fine, subject, what, text)
-    }
-
-    pub(crate) fn notice(subject: &str, what: &'static str, text: impl Into<String>) -> Self {
-        Self::new(Severity::Notice, subject, what, text)
-    }
-
-    pub(crate) fn wrong(subject: &str, what: &'static str, text: impl Into<String>) -> Self {
-        Self::new(Severity::Wrong, subject, what, text)
+    /// Something could not be looked at.
+    pub(crate) fn failed(subject: &str, what: &'static str, error: &CommandError) -> Self {
+        Self::new(Severity::Wrong, subject, what, error.to_string())
     }
 }

@@ -7,10 +7,13 @@ use jiff::Timestamp;
 
 use crate::render::{Format, Frame};
 
+/// Columns and rows.
+pub(crate) type TerminalSize = (usize, usize);
+
 /// Where text goes.
 pub(crate) struct Output {
-    /// Columns and rows of the terminal; none in a pipe.
-    size: Option<(usize, usize)>,
+    /// The size of the terminal now; none in a pipe.
+    size: Box<dyn Fn() -> Option<TerminalSize> + Send + Sync>,
     color: bool,
     writer: Mutex<Box<dyn Write + Send>>,
 }
@@ -22,17 +25,17 @@ impl Output {
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let color = terminal && !no_color && !dumb;
-        Self::new(terminal.then(size), color, io::stdout())
+        Self::new(move || terminal.then(terminal_size), color, io::stdout())
     }
 
-    /// A terminal of that size, or a pipe.
+    /// A terminal whose size is asked for each time, or a pipe.
     pub(crate) fn new(
-        size: Option<(usize, usize)>,
+        size: impl Fn() -> Option<TerminalSize> + Send + Sync + 'static,
         color: bool,
         writer: impl Write + Send + 'static,
     ) -> Self {
         Self {
-            size,
+            size: Box::new(size),
             color,
             writer: Mutex::new(Box::new(writer)),
         }
@@ -43,15 +46,9 @@ impl Output {
         Frame {
             format,
             now: Timestamp::now(),
-            width: self.size.map(|(columns, _)| columns),
-            rows: None,
+            width: (self.size)().map(|(columns, _)| columns),
             color: self.color,
         }
-    }
-
-    /// Rows of the terminal; none in a pipe.
-    pub(crate) fn rows(&self) -> Option<usize> {
-        self.size.map(|(_, rows)| rows)
     }
 
     /// Writes a text. False if nobody reads it: the text is dropped.
@@ -64,8 +61,7 @@ impl Output {
     }
 }
 
-/// Columns and rows.
-fn size() -> (usize, usize) {
+fn terminal_size() -> TerminalSize {
     let known = terminal_size::terminal_size();
     known.map_or((80, 24), |(width, height)| (width.0.into(), height.0.into()))
 }
@@ -78,24 +74,30 @@ pub(crate) struct LiveScreen<'a> {
 impl<'a> LiveScreen<'a> {
     /// None in a pipe, and for what programs read.
     pub(crate) fn open(output: &'a Output, format: Format) -> Option<Self> {
-        output.size.filter(|_| format.is_text())?;
+        (output.size)().filter(|_| format.is_text())?;
         // The alternate screen, without a cursor.
         output.print("\x1b[?1049h\x1b[?25l");
         Some(Self { output })
     }
 
-    /// Replaces the screen.
+    /// Replaces the screen. What does not fit is counted in its last line.
     pub(crate) fn draw(&self, text: &str) {
-        let rows = self.output.rows().unwrap_or(usize::MAX);
+        let rows = (self.output.size)().map_or(usize::MAX, |(_, rows)| rows);
+        let mut lines: Vec<&str> = text.lines().collect();
+        let rest;
+        if lines.len() > rows {
+            let shown = rows.saturating_sub(1);
+            rest = format!(
+                "{} more lines, for which the terminal is too small",
+                lines.len() - shown
+            );
+            lines.truncate(shown);
+            lines.push(&rest);
+        }
         // To the end of each line; the terminal is raw neither before nor after. A line break after the last one would
         // move a full screen.
-        let lines: Vec<String> = text
-            .lines()
-            .take(rows)
-            .map(|line| format!("{line}\x1b[K"))
-            .collect();
-        let screen = format!("\x1b[H{}\x1b[J", lines.join("\r\n"));
-        self.output.print(&screen);
+        let screen = lines.join("\x1b[K\r\n");
+        self.output.print(&format!("\x1b[H{screen}\x1b[K\x1b[J"));
     }
 }
 

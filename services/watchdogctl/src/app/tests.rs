@@ -1,6 +1,7 @@
 //! Every command against programs whose answers are set: what it shows, and how it fails.
 
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 
 use prost::{Message, Name};
 use prost_reflect::{DescriptorPool, DynamicMessage, Value};
@@ -24,12 +25,9 @@ const SILENT: &str = "shoot--a--silent";
 /// One shoot is held down, one is scaled up again, one gives no verdict while it is held, one is healthy.
 fn incident() -> Answers {
     let scaling = |shoot: &str, direction: Direction, state: FlowState| ShootScaling {
-        shoot: shoot.to_owned(),
         direction: direction.into(),
         state: state.into(),
-        mode: Mode::Protect.into(),
-        replica: "scaling-coordinator-0".to_owned(),
-        ..Default::default()
+        ..states::settled(shoot)
     };
     let key = |namespace: &str, service: &str| {
         Some(ServiceKey {
@@ -72,7 +70,7 @@ fn incident() -> Answers {
             scaling(SILENT, Direction::Hold, FlowState::Settled),
             ShootScaling {
                 mode: Mode::Observe.into(),
-                ..scaling("shoot--a--well", Direction::Up, FlowState::Settled)
+                ..states::settled("shoot--a--well")
             },
         ],
         plan: PlanScalingResponse {
@@ -134,13 +132,8 @@ async fn status_joins_verdicts_and_scaling_of_the_shoots_that_need_attention() {
         &["2 more; watchdogctl verdicts and watchdogctl scaling"],
     );
 
-    // A coordinator that knows no modes, with a replica that is away.
-    for scaling in &mut services.answers().scalings {
-        scaling.mode = 0;
-    }
     services.answers().missing = vec!["lease-probe-1".to_owned()];
     let status = shown(&format!("{options} status")).await;
-    assert!(!status.contains("not protected"), "{status}");
     assert_parts(&status, &["INCOMPLETE: lease-probe-1 not reached"]);
 
     *services.answers() = Answers::default();
@@ -156,14 +149,7 @@ async fn status_of_a_large_seed_reads_only_the_shoots_that_need_attention() {
     let mut answers = incident();
     for n in 0..10_000 {
         let shoot = format!("shoot--calm--{n}");
-        let settled = ShootScaling {
-            shoot: shoot.clone(),
-            direction: Direction::Up.into(),
-            state: FlowState::Settled.into(),
-            mode: Mode::Protect.into(),
-            ..ShootScaling::default()
-        };
-        answers.scalings.push(settled);
+        answers.scalings.push(states::settled(&shoot));
         answers.verdicts.push(states::verdict(&shoot, Outcome::Healthy));
     }
     let (services, _server, options) = start(answers).await;
@@ -179,10 +165,8 @@ async fn status_of_a_large_seed_reads_only_the_shoots_that_need_attention() {
 async fn a_shoot_that_is_held_down_is_shown_whatever_its_verdict_and_never_called_healthy() {
     let healthy = |shoot| states::verdict(shoot, Outcome::Healthy);
     let held = ShootScaling {
-        direction: Direction::Up.into(),
-        state: FlowState::Settled.into(),
-        mode: Mode::Protect.into(),
-        ..states::scaling_down("shoot--a--ignored")
+        meltdown_protection_active: true,
+        ..states::settled("shoot--a--ignored")
     };
     let (services, _server, options) = start(Answers {
         verdicts: vec![healthy("shoot--a--ignored"), healthy("shoot--a--well")],
@@ -377,6 +361,30 @@ async fn status_keeps_the_last_answer_while_a_program_is_away() {
         let given_back = recording.text().ends_with("\x1b[?25h\x1b[?1049l");
         assert_eq!(given_back, size.is_some(), "the terminal is given back");
     }
+}
+
+#[tokio::test]
+async fn status_is_drawn_for_the_size_that_the_terminal_has_now() {
+    let (_services, _server, options) = start(incident()).await;
+    let cli = args::parse(format!("x {options} status --watch").split(' ').map(Into::into)).unwrap();
+    let size = Arc::new(Mutex::new(Some((200, 40))));
+    let (output, mut recording) = Recording::resized(size.clone());
+    let until_narrow = async {
+        let wide = recording.until("It has 1 ready replica.").await;
+        *size.lock().unwrap() = Some((60, 6));
+        (wide.len(), recording.until("…").await)
+    };
+    let (wide, text) = tokio::select! {
+        ended = super::dispatch(cli, &output) => panic!("{ended:?}"),
+        shown = until_narrow => shown,
+    };
+    let narrow = text.get(wide..).unwrap();
+    assert!(!narrow.contains("It has 1 ready replica."), "{narrow:?}");
+    assert_eq!(narrow.matches("\r\n").count(), 5, "{narrow:?}");
+    assert_parts(
+        narrow,
+        &["\r\n9 more lines, for which the terminal is too small\x1b[K\x1b[J"],
+    );
 }
 
 #[tokio::test]

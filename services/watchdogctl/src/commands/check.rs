@@ -5,7 +5,6 @@ mod replica;
 use futures::future::join_all;
 use jiff::Timestamp;
 use serde::Serialize;
-use watchdog_certificates::ValidityPeriod;
 use watchdog_proto::scaling::v1::ListScalingRequest;
 
 use super::CommandAnswer;
@@ -42,102 +41,70 @@ pub(crate) struct CheckReport {
 pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
     let now = Timestamp::now();
     let mut findings = Vec::new();
-    let pods = match dialer.pods().await {
-        Ok(pods) => pods,
-        Err(error) => {
-            findings.push(CheckFinding::wrong("all", "replicas", error.to_string()));
-            Some(Vec::new())
-        }
-    };
-    let (endpoints, programs): (_, Vec<Program>) = match pods {
-        None => (
-            of_addresses(dialer, &mut findings).await,
-            dialer.programs().collect(),
-        ),
-        Some(mut pods) => {
-            dialer.read_logs(&mut pods).await;
+    let (mut endpoints, mut programs) = (Vec::new(), Vec::new());
+    match dialer.pods().await {
+        Ok(Some(pods)) => {
             findings.extend(pods::findings(&pods, now));
+            endpoints = running(&pods);
             // Of a program without a ready replica, the finding about replicas says all.
             let ready = pods.iter().filter(|program| program.ready() > 0);
-            (running(&pods), ready.map(|program| program.program).collect())
+            programs = ready.map(|program| program.program).collect();
         }
-    };
+        Ok(None) => {
+            programs = dialer.programs().collect();
+            for program in Program::ALL {
+                match dialer.replicas(program).await {
+                    _ if !programs.contains(&program) => findings.push(not_asked(program)),
+                    Ok(found) => endpoints.extend(found),
+                    Err(error) => findings.push(CheckFinding::failed(program.as_str(), "replicas", &error)),
+                }
+            }
+        }
+        Err(error) => findings.push(CheckFinding::failed("all", "replicas", &error)),
+    }
     match dialer.certificate() {
-        Err(error) => {
-            let text = error.to_string();
-            findings.push(CheckFinding::wrong("your certificate", "certificate", text));
-        }
+        Err(error) => findings.push(CheckFinding::failed("your certificate", "certificate", error)),
         Ok(own) => {
+            let facts = join_all(endpoints.iter().map(|endpoint| inspect(dialer, endpoint))).await;
             let validity = own.and_then(|own| own.validity);
-            findings.extend(of_programs(dialer, &endpoints, &programs, validity, now).await);
+            findings.extend(replica::findings(&facts, VERSION, validity, now));
+            let complete = programs.iter().map(|program| completeness(dialer, *program));
+            findings.extend(join_all(complete).await);
+            if programs.contains(&Program::ScalingCoordinator) {
+                findings.extend(shoots(dialer).await);
+            }
         }
     }
     CheckReport::new(findings)
 }
 
-/// All replicas behind the addresses.
-async fn of_addresses(dialer: &ProgramDialer, findings: &mut Vec<CheckFinding>) -> Vec<ReplicaEndpoint> {
+/// The Pods that can answer, ready or not: one that is not ready says why.
+fn running(programs: &[ProgramPods]) -> Vec<ReplicaEndpoint> {
     let mut endpoints = Vec::new();
-    for program in Program::ALL {
-        if !dialer.programs().any(|asked| asked == program) {
-            findings.push(not_asked(program));
-            continue;
-        }
-        match dialer.replicas(program).await {
-            Ok(found) => endpoints.extend(found),
-            Err(error) => {
-                let finding = CheckFinding::wrong(program.as_str(), "replicas", error.to_string());
-                findings.push(finding);
-            }
+    for ProgramPods { program, pods, .. } in programs {
+        for pod in pods.iter().filter(|pod| pods::is_answering(pod)) {
+            endpoints.push(ReplicaEndpoint {
+                name: pods::name(pod),
+                program: *program,
+            });
         }
     }
     endpoints
 }
 
-/// The Pods that can answer, ready or not: one that is not ready says why.
-fn running(programs: &[ProgramPods]) -> Vec<ReplicaEndpoint> {
-    let of_program = |program: &ProgramPods| {
-        let answering = { program.pods.iter() }.filter(|pod| pods::is_answering(pod));
-        let endpoint = |name| ReplicaEndpoint {
-            name,
-            program: program.program,
-        };
-        answering.map(pods::name).map(endpoint).collect::<Vec<_>>()
-    };
-    programs.iter().flat_map(of_program).collect()
-}
-
-/// The findings from what the programs say about themselves and about shoots.
-async fn of_programs(
-    dialer: &ProgramDialer,
-    endpoints: &[ReplicaEndpoint],
-    programs: &[Program],
-    own_validity: Option<ValidityPeriod>,
-    now: Timestamp,
-) -> Vec<CheckFinding> {
-    let facts = join_all(endpoints.iter().map(|endpoint| inspect(dialer, endpoint))).await;
-    let mut findings = replica::findings(&facts, VERSION, own_validity, now);
-    findings.extend(join_all(programs.iter().map(|program| completeness(dialer, *program))).await);
-    if programs.contains(&Program::ScalingCoordinator) {
-        findings.extend(shoots(dialer).await);
-    }
-    findings
-}
-
 /// Looks whether an answer for the whole seed has all replicas in it.
 async fn completeness(dialer: &ProgramDialer, program: Program) -> CheckFinding {
-    let (subject, what) = (program.as_str(), "completeness");
-    match fetch::summary(dialer, program)
-        .await
-        .map(|summary| summary.missing)
-    {
-        Ok(missing) if missing.is_empty() => CheckFinding::fine(subject, what, "answers for the whole seed"),
-        Ok(missing) => {
-            let text = format!("{} not reached by the other replicas", missing.join(", "));
-            CheckFinding::wrong(subject, what, text)
+    let (severity, text) = match fetch::summary(dialer, program).await {
+        Ok(summary) if summary.missing.is_empty() => {
+            (Severity::Fine, "answers for the whole seed".to_owned())
         }
-        Err(error) => CheckFinding::wrong(subject, what, error.to_string()),
-    }
+        Ok(summary) => {
+            let text = format!("{} not reached by the other replicas", summary.missing.join(", "));
+            (Severity::Wrong, text)
+        }
+        Err(error) => (Severity::Wrong, error.to_string()),
+    };
+    CheckFinding::new(severity, program.as_str(), "completeness", text)
 }
 
 /// The shoots that are held down. A coordinator that does not answer is found by its completeness.
@@ -160,7 +127,7 @@ fn not_asked(program: Program) -> CheckFinding {
         Program::Weeder => "which pods are deleted",
     };
     let text = format!("not asked, so {unknown} is not known: add --{program}");
-    CheckFinding::notice(program.as_str(), ASKED, text)
+    CheckFinding::new(Severity::Notice, program.as_str(), ASKED, text)
 }
 
 /// The finding about shoots that are held down. That is no fault of the watchdog, and must still be shown.
@@ -170,50 +137,50 @@ fn held_down(shoots: &[String]) -> Option<CheckFinding> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let text = format!(
-        "{} held down: {}{more}",
-        text::count(shoots.len(), "shoot is", "shoots are"),
-        shown.join(", ")
-    );
-    (!shoots.is_empty()).then(|| CheckFinding::notice("all", HELD_DOWN, text))
-}
-
-/// The last line: never good news beside anything that is wrong, held down or was not asked.
-fn conclusion(findings: &[CheckFinding]) -> (Style, String) {
-    let notices = |what| { findings.iter() }.filter(move |finding| finding.what == what);
-    let not_asked: Vec<&str> = notices(ASKED).map(|finding| finding.subject.as_str()).collect();
-    let wrong = findings
-        .iter()
-        .filter(|finding| finding.severity == Severity::Wrong);
-    match (wrong.count(), notices(HELD_DOWN).next()) {
-        (0, None) if !not_asked.is_empty() => (
-            Style::Warn,
-            format!("No fault found, but not asked: {}.", not_asked.join(", ")),
-        ),
-        (0, None) => (Style::Good, "Nothing is wrong.".to_owned()),
-        (0, Some(held)) => (
-            Style::Warn,
-            format!("The watchdog works, and {}; see watchdogctl status.", held.text),
-        ),
-        (wrong, held) => {
-            let held = held
-                .map(|held| format!(", and {}", held.text))
-                .unwrap_or_default();
-            let wrong = text::count(wrong, "check", "checks");
-            (Style::Bad, format!("{wrong} found something wrong{held}."))
-        }
-    }
+    let count = text::count(shoots.len(), "shoot is", "shoots are");
+    let text = format!("{count} held down: {}{more}", shown.join(", "));
+    (!shoots.is_empty()).then(|| CheckFinding::new(Severity::Notice, "all", HELD_DOWN, text))
 }
 
 impl CheckReport {
+    /// The last line is never good news beside anything that is wrong, held down or was not asked.
     fn new(findings: Vec<CheckFinding>) -> Self {
-        let (style, conclusion) = conclusion(&findings);
+        let about = |what| findings.iter().filter(move |finding| finding.what == what);
+        let not_asked: Vec<&str> = about(ASKED).map(|finding| finding.subject.as_str()).collect();
+        let held = about(HELD_DOWN).next().map(|finding| finding.text.as_str());
+        let (style, conclusion) = match (wrong(&findings), held) {
+            (0, None) if !not_asked.is_empty() => {
+                let not_asked = not_asked.join(", ");
+                (
+                    Style::Warn,
+                    format!("No fault found, but not asked: {not_asked}."),
+                )
+            }
+            (0, None) => (Style::Good, "Nothing is wrong.".to_owned()),
+            (0, Some(held)) => {
+                let text = format!("The watchdog works, and {held}; see watchdogctl status.");
+                (Style::Warn, text)
+            }
+            (wrong, held) => {
+                let held = held.map_or_else(String::new, |held| format!(", and {held}"));
+                let wrong = text::count(wrong, "check", "checks");
+                (Style::Bad, format!("{wrong} found something wrong{held}."))
+            }
+        };
         Self {
             findings,
             conclusion,
             style,
         }
     }
+}
+
+/// The number of findings about something wrong.
+fn wrong(findings: &[CheckFinding]) -> usize {
+    let wrong = findings
+        .iter()
+        .filter(|finding| finding.severity == Severity::Wrong);
+    wrong.count()
 }
 
 impl CommandAnswer for CheckReport {
@@ -232,9 +199,7 @@ impl CommandAnswer for CheckReport {
     }
 
     fn code(&self) -> u8 {
-        let mut findings = self.findings.iter();
-        let is_wrong = findings.any(|finding| finding.severity == Severity::Wrong);
-        if is_wrong { WRONG } else { 0 }
+        if wrong(&self.findings) > 0 { WRONG } else { 0 }
     }
 }
 
@@ -252,16 +217,21 @@ mod tests {
     use super::*;
     use crate::render::testing;
 
+    fn fine(subject: &str) -> CheckFinding {
+        CheckFinding::new(Severity::Fine, subject, "readiness", "serving".to_owned())
+    }
+
+    fn wrong() -> CheckFinding {
+        CheckFinding::new(Severity::Wrong, "weeder-0", "readiness", "not serving".to_owned())
+    }
+
     fn shown(findings: &[CheckFinding]) -> String {
         CheckReport::new(findings.to_vec()).text(&testing::pipe())
     }
 
     #[test]
     fn what_is_wrong_is_counted() {
-        let findings = [
-            CheckFinding::fine("weeder-0", "readiness", "serving"),
-            CheckFinding::wrong("weeder-0", "readiness", "not serving"),
-        ];
+        let findings = [fine("weeder-0"), wrong()];
         let expected = "\
 RESULT  REPLICA   CHECK      FOUND
 ok      weeder-0  readiness  serving
@@ -276,13 +246,13 @@ WRONG   weeder-0  readiness  not serving
     #[test]
     fn nothing_is_fine_beside_a_program_that_was_not_asked() {
         let findings = [
-            CheckFinding::fine("probe-0", "readiness", "serving"),
+            fine("probe-0"),
             not_asked(Program::ScalingCoordinator),
             not_asked(Program::Weeder),
         ];
-        let (style, end) = conclusion(&findings);
-        assert_eq!(end, "No fault found, but not asked: scaling-coordinator, weeder.");
-        assert!(style != Style::Good);
+        let report = CheckReport::new(findings.to_vec());
+        let end = "No fault found, but not asked: scaling-coordinator, weeder.";
+        assert_eq!((report.conclusion.as_str(), report.style), (end, Style::Warn));
         let shown = shown(&findings);
         assert!(
             shown
@@ -296,20 +266,18 @@ WRONG   weeder-0  readiness  not serving
         let names: Vec<String> = (1..=7).map(|n| format!("shoot--{n}")).collect();
         let held = |count: usize| held_down(&names[..count]);
         assert_eq!(held(0), None);
-        let fine = CheckFinding::fine("weeder-0", "readiness", "serving");
-        let wrong = CheckFinding::wrong("weeder-0", "readiness", "not serving");
         for (findings, end) in [
             (
-                vec![fine.clone(), held(1).unwrap()],
+                vec![fine("weeder-0"), held(1).unwrap()],
                 "The watchdog works, and 1 shoot is held down: shoot--1; see watchdogctl status.",
             ),
             (
-                vec![fine, wrong, held(7).unwrap()],
+                vec![fine("weeder-0"), wrong(), held(7).unwrap()],
                 "1 check found something wrong, and 7 shoots are held down: shoot--1, shoot--2, shoot--3, shoot--4, \
                  shoot--5 and 2 more.",
             ),
         ] {
-            assert_eq!(conclusion(&findings).1, end);
+            assert_eq!(CheckReport::new(findings).conclusion, end);
         }
     }
 }

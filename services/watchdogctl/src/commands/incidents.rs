@@ -14,18 +14,18 @@ use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::fetch;
 use crate::program::Program;
-use crate::render::incident::{self, prevention};
+use crate::render::incident::ShootIncident;
 use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{self, Frame, Unanswered, text};
+use crate::render::{AnswerGaps, Frame, text};
 
 /// The incidents of all seeds that were asked.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct IncidentList {
     incidents: Vec<IncidentRow>,
-    /// Of several seeds, with the context of each.
-    missing_replicas: Vec<String>,
-    unanswered: Vec<Unanswered>,
+    /// Replicas of several seeds with the context of each.
+    #[serde(flatten)]
+    gaps: AnswerGaps,
 }
 
 /// One incident, and whose it is.
@@ -39,6 +39,12 @@ struct IncidentRow {
     is_running: bool,
     prevented_nodes: Option<u32>,
     incident: ApiMessage<Incident>,
+    #[serde(skip)]
+    lasted: String,
+    #[serde(skip)]
+    outcome: &'static str,
+    #[serde(skip)]
+    prevented: String,
 }
 
 pub(crate) async fn read(connect: &ConnectArgs) -> Result<IncidentList, CommandError> {
@@ -56,11 +62,7 @@ impl IncidentList {
         for SeedAnswer { seed, result } in answers {
             match result {
                 Ok(answer) => all.add(&seed, &answer, now),
-                Err(error) => all.unanswered.push(Unanswered {
-                    program: None,
-                    context: Some(seed),
-                    error,
-                }),
+                Err(error) => all.gaps.add(None, Some(seed), error),
             }
         }
         all.incidents.sort_by_cached_key(|row| {
@@ -81,58 +83,58 @@ impl IncidentList {
             "" => replica,
             seed => format!("{seed}: {replica}"),
         });
-        self.missing_replicas.extend(named);
+        self.gaps.add_missing(named);
         for scaling in &answer.scalings {
-            let rows = incident::incidents(scaling).map(|(_, incident)| IncidentRow {
-                context: seed.to_owned(),
-                shoot: scaling.shoot.clone(),
-                is_running: incident.verdict_to_restored.is_none(),
-                prevented_nodes: prevention(incident, now).nodes,
-                incident: ApiMessage(incident.clone()),
-            });
-            self.incidents.extend(rows);
+            self.incidents
+                .extend(ShootIncident::all(scaling, now).map(|incident| {
+                    let prevention = incident.prevention();
+                    IncidentRow {
+                        context: seed.to_owned(),
+                        shoot: scaling.shoot.clone(),
+                        is_running: incident.is_running(),
+                        prevented_nodes: prevention.nodes,
+                        incident: ApiMessage(incident.incident.clone()),
+                        lasted: text::duration(incident.length()),
+                        outcome: incident.outcome(),
+                        prevented: prevention.text,
+                    }
+                }));
         }
     }
 }
 
 impl CommandAnswer for IncidentList {
     fn text(&self, frame: &Frame) -> String {
-        let mut out = render::missing(&self.missing_replicas, frame);
-        out.push_str(&render::unanswered(&self.unanswered, frame));
+        let out = self.gaps.lines(frame);
         if self.incidents.is_empty() {
-            out.push_str("No incident is known since the coordinators became the leaders.\n");
-            return out;
+            return out + "No incident is known since the coordinators became the leaders.\n";
         }
         let has_seeds = self.incidents.iter().any(|row| !row.context.is_empty());
         let table = TextTable::of(&self.incidents)
             .column_if(has_seeds, "SEED", |row| row.context.clone())
             .column("SHOOT", |row| row.shoot.clone())
-            .column("STATE", |row| state(row.is_running))
-            .column("STARTED", |row| {
-                text::since(row.incident.start_time.as_ref(), frame.now)
-            })
-            .column("LASTED", |row| {
-                text::duration(incident::length(&row.incident, frame.now))
-            })
-            .column("OUTCOME", |row| incident::outcome(&row.incident))
+            .column("STATE", |row| state(row))
+            .column("STARTED", |row| text::since(row.incident.start_time, frame.now))
+            .column("LASTED", |row| row.lasted.clone())
+            .column("OUTCOME", |row| row.outcome)
             .column("MODE", |row| mode(&row.incident))
             .column("DOWN AFTER", |row| {
-                text::sent_duration(row.incident.verdict_to_last_write.as_ref())
+                text::sent_duration(row.incident.verdict_to_last_write)
             })
-            .column("PREVENTED", |row| prevention(&row.incident, frame.now).text);
+            .column("PREVENTED", |row| row.prevented.clone());
         out + &table.render(frame)
     }
 
     fn code(&self) -> u8 {
-        render::code_of(&self.unanswered)
+        self.gaps.code()
     }
 }
 
-fn state(is_running: bool) -> Cell {
-    if is_running {
-        Cell::styled(Style::Warn, "runs")
-    } else {
-        Cell::styled(Style::Good, "ended")
+fn state(row: &IncidentRow) -> Cell {
+    match row.incident.verdict_to_restored {
+        Some(_) => Cell::styled(Style::Good, "ended"),
+        None if row.is_running => Cell::styled(Style::Warn, "runs"),
+        None => Cell::styled(Style::Good, "released"),
     }
 }
 
@@ -146,7 +148,7 @@ const fn mode(incident: &Incident) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use watchdog_proto::scaling::v1::ShootScaling;
+    use watchdog_proto::scaling::v1::{HoldReason, ShootScaling};
 
     use super::*;
     use crate::render::incident::tests::ended;
@@ -213,7 +215,26 @@ mod tests {
             value["incidents"][3]["incident"]["outcome"],
             "OUTCOME_LEASES_EXPIRED"
         );
-        assert_eq!(value["unanswered"][0]["error"], "no answer");
+        let unanswered = serde_json::json!({"context": "c", "error": "no answer", "advice": "look"});
+        assert_eq!(value["unanswered"][0], unanswered);
+    }
+
+    #[test]
+    fn an_incident_does_not_run_while_its_shoot_hibernates() {
+        let hibernating = ShootScaling {
+            hold_reason: HoldReason::Cluster.into(),
+            ..shoot("asleep", Some(60), None)
+        };
+        let running = shoot("awake", Some(90), None);
+        let all = IncidentList::new(vec![seed("", vec![hibernating, running])], testing::pipe().now);
+        let text = all.text(&testing::pipe());
+        let rows = text.lines().skip(1);
+        let states: Vec<&str> = rows.filter_map(|row| row.split_whitespace().nth(1)).collect();
+        assert_eq!(states, ["runs", "released"], "{text}");
+        assert_eq!(
+            serde_json::to_value(&all).unwrap()["incidents"][1]["isRunning"],
+            false
+        );
     }
 
     fn shown(scalings: Vec<ShootScaling>) -> String {

@@ -72,18 +72,12 @@ impl WrittenAnswer {
     /// # Errors
     /// As [`Self::new`].
     pub(crate) fn printed(&self, format: Format) -> Result<String, CommandError> {
-        match (format, &self.content) {
-            (Format::Yaml, content) => {
-                let text = serde_saphyr::to_string(content).map_err(defect)?;
-                Ok(format!("{}\n", text.trim_end()))
-            }
-            (Format::Json, content) => {
-                let text = serde_json::to_string_pretty(content).map_err(defect)?;
-                Ok(format!("{text}\n"))
-            }
-            (_, Value::String(text)) => Ok(text.clone()),
-            (_, content) => Ok(content.to_string()),
-        }
+        let text = match format {
+            Format::Yaml => serde_saphyr::to_string(&self.content).map_err(defect)?,
+            Format::Json => serde_json::to_string_pretty(&self.content).map_err(defect)?,
+            _ => return Ok(self.content.as_str().unwrap_or_default().to_owned()),
+        };
+        Ok(format!("{}\n", text.trim_end()))
     }
 }
 

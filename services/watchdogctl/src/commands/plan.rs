@@ -66,10 +66,8 @@ impl DirectionPlan {
             .column("DEPENDANT", |(_, one)| text::resource(one.resource.as_ref()))
             .column("ACTION", |(_, one)| action(one.action()))
             .column("REPLICAS", |(_, one)| replicas(one))
-            .column("DELAY", |(_, one)| {
-                text::sent_duration(one.initial_delay.as_ref())
-            })
-            .column("TIMEOUT", |(_, one)| text::sent_duration(one.timeout.as_ref()))
+            .column("DELAY", |(_, one)| text::sent_duration(one.initial_delay))
+            .column("TIMEOUT", |(_, one)| text::sent_duration(one.timeout))
             .column("WHY", |(_, one)| one.reason.clone());
         let levels = match table.render_rows(frame) {
             none if none.is_empty() => "  No dependant is configured for this direction.\n".to_owned(),
@@ -97,11 +95,11 @@ fn action(action: Action) -> Cell {
         Action::FailAbsent => Style::Bad,
         _ => Style::Plain,
     };
-    Cell::styled(style, text::action(action))
+    Cell::styled(style, text::bare(action.as_str_name(), "ACTION_"))
 }
 
 fn replicas(resource: &PlannedResource) -> String {
-    let now = text::number(resource.spec_replicas);
+    let now = text::shown(resource.spec_replicas);
     match resource.target_replicas {
         Some(target) => format!("{now} -> {target}"),
         None => now,

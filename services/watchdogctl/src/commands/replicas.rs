@@ -76,44 +76,39 @@ async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, Comm
 }
 
 impl Shares {
-    /// Program, replica, whether it is missing, and how much it has, if that is known.
-    fn rows(&self) -> impl Iterator<Item = (&Self, &str, bool, Option<u32>)> {
-        let is_missing = |name: &String| self.missing_replicas.contains(name);
-        let owning = self.replicas.iter();
-        let owning = owning.map(move |(name, owns)| (self, name.as_str(), is_missing(name), Some(*owns)));
-        let others = self.missing_replicas.iter();
-        let others = others.filter(|name| !self.replicas.contains_key(*name));
-        owning.chain(others.map(move |name| (self, name.as_str(), true, None)))
+    fn state(&self, replica: &String) -> Cell {
+        if self.missing_replicas.contains(replica) {
+            Cell::styled(Style::Bad, "missing")
+        } else {
+            Cell::styled(Style::Good, "connected")
+        }
+    }
+
+    fn owns(&self, owns: Option<u32>) -> String {
+        owns.map_or_else(|| "unknown".to_owned(), |owns| format!("{owns} {}", self.items))
     }
 
     fn share(&self, owns: Option<u32>) -> String {
         let owns = owns.filter(|_| self.total > 0).map(f64::from);
-        owns.map_or_else(
-            || "-".to_owned(),
-            |owns| text::percent(owns / f64::from(self.total)),
-        )
+        text::shown(owns.map(|owns| text::percent(owns / f64::from(self.total))))
     }
 }
 
 impl CommandAnswer for Replicas {
     fn text(&self, frame: &Frame) -> String {
-        let owns = |of: &Shares, owns: Option<u32>| {
-            owns.map_or_else(|| "unknown".to_owned(), |owns| format!("{owns} {}", of.items))
-        };
-        TextTable::of(self.programs.iter().flat_map(Shares::rows))
+        let mut rows = Vec::new();
+        for of in &self.programs {
+            rows.extend(of.replicas.iter().map(|(name, owns)| (of, name, Some(*owns))));
+            let others = of.missing_replicas.iter();
+            let others = others.filter(|name| !of.replicas.contains_key(*name));
+            rows.extend(others.map(|name| (of, name, None)));
+        }
+        TextTable::of(rows)
             .column("PROGRAM", |(of, ..)| of.program.as_str())
-            .column("REPLICA", |(_, name, ..)| (*name).to_owned())
-            .column("STATE", |(.., is_missing, _)| state(*is_missing))
-            .column("OWNS", |(of, .., has)| owns(of, *has))
-            .column("SHARE", |(of, .., has)| of.share(*has))
+            .column("REPLICA", |(_, name, _)| (*name).clone())
+            .column("STATE", |(of, name, _)| of.state(name))
+            .column("OWNS", |(of, _, owns)| of.owns(*owns))
+            .column("SHARE", |(of, _, owns)| of.share(*owns))
             .render(frame)
-    }
-}
-
-fn state(is_missing: bool) -> Cell {
-    if is_missing {
-        Cell::styled(Style::Bad, "missing")
-    } else {
-        Cell::styled(Style::Good, "connected")
     }
 }

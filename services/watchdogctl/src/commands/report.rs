@@ -9,8 +9,8 @@ use super::CommandAnswer;
 use super::shoot::{self, ShootExplanation};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::render::incident::{self, Prevention, prevention};
-use crate::render::{self, Format, Frame, svg, text};
+use crate::render::incident::{self, Prevention, ShootIncident};
+use crate::render::{Format, Frame, svg, text};
 
 /// All that a report is made of.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -37,7 +37,7 @@ impl CommandAnswer for IncidentReport {
     }
 
     fn code(&self) -> u8 {
-        render::code_of(&self.now.unanswered)
+        self.now.gaps.code()
     }
 }
 
@@ -46,8 +46,8 @@ impl IncidentReport {
         let incidents = now
             .scaling
             .iter()
-            .flat_map(|scaling| incident::incidents(scaling));
-        let prevented = incidents.map(|(name, incident)| (name, prevention(incident, at)));
+            .flat_map(|scaling| ShootIncident::all(scaling, at));
+        let prevented = incidents.map(|incident| (incident.name, incident.prevention()));
         Self {
             prevented: prevented.collect(),
             now,
@@ -79,16 +79,15 @@ impl IncidentReport {
         let Some(scaling) = &self.now.scaling else {
             return out;
         };
-        let mut incidents = incident::incidents(scaling).peekable();
+        let mut incidents = ShootIncident::all(scaling, frame.now).peekable();
         if incidents.peek().is_none() {
             out.push_str(&format!("\n{}", incident::NOTHING));
         }
-        for (_, incident) in incidents {
-            let started = text::timestamp(incident.start_time.as_ref());
+        for incident in incidents {
+            let started = text::timestamp(incident.incident.start_time);
             let started = started.map_or_else(|| "an unknown time".to_owned(), text::day_and_clock);
-            let picture = svg::timeline(shoot, incident, frame.now);
-            let lines = code_block(&incident::lines_of(incident, &scaling.replica, &plain));
-            let state = incident::state(incident);
+            let (state, picture) = (incident.state(), svg::timeline(shoot, &incident));
+            let lines = code_block(&incident.lines(&plain));
             out.push_str(&format!(
                 "\n## Incident of {started}, {state}\n\n{picture}\n{lines}"
             ));

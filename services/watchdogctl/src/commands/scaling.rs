@@ -10,7 +10,7 @@ use crate::error::CommandError;
 use crate::fetch::{self, of_shoots};
 use crate::program::Program;
 use crate::render::table::TextTable;
-use crate::render::{self, Frame, cells, text};
+use crate::render::{self, Format, Frame, cells, text};
 
 pub(crate) type Scalings = ApiMessage<ListScalingResponse>;
 
@@ -34,15 +34,15 @@ pub(crate) async fn read(dialer: &ProgramDialer, args: &ScalingArgs) -> Result<S
 impl CommandAnswer for Scalings {
     /// One row for each shoot; a wide table also has the replica that reports it and the reason.
     fn text(&self, frame: &Frame) -> String {
-        let wide = frame.is_wide();
+        let wide = frame.format == Format::Wide;
         let table = TextTable::of(&self.scalings)
             .column("SHOOT", |scaling| scaling.shoot.clone())
             .column("DIRECTION", |scaling| cells::direction(scaling.direction()))
             .column("SINCE", |scaling| {
-                text::since(scaling.direction_change_time.as_ref(), frame.now)
+                text::since(scaling.direction_change_time, frame.now)
             })
             .column("STATE", |scaling| cells::flow_state(scaling.state()))
-            .column("LEVEL", |scaling| text::number(scaling.level))
+            .column("LEVEL", |scaling| text::shown(scaling.level))
             .column("HELD DOWN", |scaling| held_down(scaling))
             .column_if(wide, "REPLICA", |scaling| scaling.replica.clone())
             .column_if(wide, "REASON", |scaling| scaling.reason.clone())

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
-use serde::Serialize;
-use serde::ser::{SerializeMap as _, Serializer};
+use serde::{Serialize, Serializer};
 
 use super::{CommandAnswer, WrittenAnswer};
 use crate::args::ConnectArgs;
@@ -22,11 +21,24 @@ const SEED_TIMEOUT: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 32;
 
 /// The answer of one seed.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(bound(serialize = "T: Serialize"))]
 pub(crate) struct SeedAnswer<T> {
     /// The context; empty if only one seed was asked.
+    #[serde(rename = "context")]
     pub(crate) seed: String,
+    #[serde(flatten, serialize_with = "answer_or_error")]
     pub(crate) result: Result<T, CommandError>,
+}
+
+fn answer_or_error<T: Serialize, S: Serializer>(
+    result: &Result<T, CommandError>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match result {
+        Ok(answer) => serializer.collect_map([("answer", answer)]),
+        Err(error) => error.serialize(serializer),
+    }
 }
 
 /// Asks each seed that the options name. Of one seed an error is the error of the command.
@@ -68,18 +80,6 @@ pub(crate) struct SeedAnswers {
     pub(crate) seeds: Vec<SeedAnswer<WrittenAnswer>>,
 }
 
-impl Serialize for SeedAnswer<WrittenAnswer> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(2))?;
-        map.serialize_entry("context", &self.seed)?;
-        match &self.result {
-            Ok(answer) => map.serialize_entry("answer", answer)?,
-            Err(error) => map.serialize_entry("error", error)?,
-        }
-        map.end()
-    }
-}
-
 impl SeedAnswer<WrittenAnswer> {
     fn code(&self) -> u8 {
         match &self.result {
@@ -91,14 +91,12 @@ impl SeedAnswer<WrittenAnswer> {
     fn result(&self) -> Cell {
         let headline = match &self.result {
             Ok(answer) => &answer.headline,
-            Err(error) => error.what(),
+            Err(error) => &error.what,
         };
-        let style = if self.code() == 0 {
-            Style::Plain
-        } else {
-            Style::Bad
-        };
-        Cell::styled(style, headline)
+        match self.code() {
+            0 => headline.into(),
+            _ => Cell::styled(Style::Bad, headline),
+        }
     }
 }
 
@@ -184,7 +182,7 @@ many lines
 ";
         assert_eq!(table.printed(Format::Table).unwrap(), expected);
         let expected = json!({"seeds": [
-            {"context": "away", "error": "no answer"},
+            {"context": "away", "error": "no answer", "advice": "look"},
             {"context": "good", "answer": {"a": 1}},
         ]});
         let json = written(Format::Json).printed(Format::Json).unwrap();

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use watchdog_client::wire::micros;
-use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
-use watchdog_proto::scaling::v1::{Direction, Mode, ResourceScaling, ShootScaling};
+use watchdog_proto::probe::v1::{Evidence, ExclusionCount, Outcome, Verdict};
+use watchdog_proto::scaling::v1::{Direction, ResourceScaling, ShootScaling};
 
 use super::CommandAnswer;
 use super::plan::{self, DirectionPlan};
@@ -13,7 +13,7 @@ use crate::error::{CommandError, UNREACHABLE};
 use crate::fetch;
 use crate::program::Program;
 use crate::render::table::{Style, TextTable};
-use crate::render::{self, Frame, Unanswered, cells, incident, text};
+use crate::render::{AnswerGaps, Frame, cells, incident, text};
 
 /// All that the programs report about a shoot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -27,8 +27,8 @@ pub(crate) struct ShootExplanation {
     /// Of the current direction; none while the shoot is held, and in reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plan: Option<DirectionPlan>,
-    pub(crate) missing_replicas: Vec<String>,
-    pub(crate) unanswered: Vec<Unanswered>,
+    #[serde(flatten)]
+    pub(crate) gaps: AnswerGaps,
 }
 
 /// The explanation of a shoot, with what would happen now.
@@ -36,10 +36,8 @@ pub(crate) async fn read(dialer: &ProgramDialer, name: &str) -> Result<ShootExpl
     let mut found = read_reports(dialer, name).await?;
     let direction = found.scaling.as_ref().map(|scaling| scaling.direction());
     if let Some(direction @ (Direction::Down | Direction::Up)) = direction {
-        match plan::read(dialer, name, direction).await {
-            Ok(plan) => found.plan = Some(plan),
-            Err(error) => found.add_unanswered(Program::ScalingCoordinator, error),
-        }
+        let plan = plan::read(dialer, name, direction).await;
+        found.plan = found.gaps.answered(Program::ScalingCoordinator, plan);
     }
     Ok(found)
 }
@@ -65,36 +63,28 @@ pub(crate) async fn read_reports(
         shoot: name.to_owned(),
         ..ShootExplanation::default()
     };
-    match verdict {
-        Ok(answer) => {
-            found.missing_replicas = fetch::missing(Program::LeaseProbe, answer.completeness.as_ref());
-            found.verdict = answer.verdict.map(ApiMessage);
-        }
-        Err(error) => found.add_unanswered(Program::LeaseProbe, error),
+    let (probe, coordinator) = (Program::LeaseProbe, Program::ScalingCoordinator);
+    if let Some(answer) = found.gaps.answered(probe, verdict) {
+        found
+            .gaps
+            .add_missing(fetch::missing(probe, answer.completeness.as_ref()));
+        found.verdict = answer.verdict.map(ApiMessage);
     }
-    match scaling {
-        Ok(answer) => {
-            let missing = fetch::missing(Program::ScalingCoordinator, answer.completeness.as_ref());
-            fetch::add_missing(&mut found.missing_replicas, missing);
-            found.scaling = answer.scaling.map(ApiMessage);
-        }
-        Err(error) => found.add_unanswered(Program::ScalingCoordinator, error),
+    if let Some(answer) = found.gaps.answered(coordinator, scaling) {
+        found
+            .gaps
+            .add_missing(fetch::missing(coordinator, answer.completeness.as_ref()));
+        found.scaling = answer.scaling.map(ApiMessage);
     }
     Ok(found)
 }
 
 impl ShootExplanation {
-    fn add_unanswered(&mut self, program: Program, error: CommandError) {
-        self.unanswered.push(Unanswered::by(program.as_str(), error));
-    }
-
     /// The first lines: the shoot, the time, and what is missing.
     pub(crate) fn head(&self, frame: &Frame) -> String {
         let shoot = frame.paint(Style::Bold, &self.shoot);
-        let mut out = format!("{shoot}  {}\n", text::day_and_clock(frame.now));
-        out.push_str(&render::missing(&self.missing_replicas, frame));
-        out.push_str(&render::unanswered(&self.unanswered, frame));
-        out
+        let now = text::day_and_clock(frame.now);
+        format!("{shoot}  {now}\n{}", self.gaps.lines(frame))
     }
 }
 
@@ -121,22 +111,22 @@ impl CommandAnswer for ShootExplanation {
     }
 
     fn code(&self) -> u8 {
-        render::code_of(&self.unanswered)
+        self.gaps.code()
     }
 }
 
 fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
     let style = cells::outcome_style(verdict.outcome());
     let outcome = frame.paint(style, text::outcome(verdict.outcome()));
-    let since = text::since(verdict.outcome_change_time.as_ref(), frame.now);
+    let since = text::since(verdict.outcome_change_time, frame.now);
     let valid = TextTable::of([verdict])
         .indented(2)
         .column("VALID FOR", |verdict| cells::valid(verdict))
         .column("UNTIL", |verdict| {
-            text::sent_clock(verdict.expire_time.as_ref(), frame.now)
+            text::sent_clock(verdict.expire_time, frame.now)
         })
         .column("OBSERVED", |verdict| {
-            format!("{} ago", text::sent_duration(verdict.age.as_ref()))
+            format!("{} ago", text::sent_duration(verdict.age))
         })
         .column("BY", |verdict| verdict.observer.clone());
     let message = &verdict.message;
@@ -146,15 +136,15 @@ fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
 pub(crate) fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
     let mut out = format!(
         "  expired {}, threshold {}; {} leases, {} nodes, {} unconfirmed\n",
-        text::share(Some(evidence)),
+        text::share(evidence),
         text::percent(evidence.threshold),
         evidence.leases,
-        text::number(evidence.nodes),
+        text::shown(evidence.nodes),
         evidence.unconfirmed,
     );
     out.push_str(&format!(
         "  a lease expires at an age of {}; largest clock skew of a node {:.1} s\n",
-        text::sent_duration(evidence.expiry_age.as_ref()),
+        text::sent_duration(evidence.expiry_age),
         micros(evidence.largest_skew.as_ref()) as f64 / 1e6,
     ));
     let zones = TextTable::of(&evidence.zones)
@@ -163,10 +153,14 @@ pub(crate) fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
         .column("EXPIRED", |zone| zone.expired.to_string())
         .column("CANDIDATES", |zone| zone.candidates.to_string());
     out.push_str(&zones.render_rows(frame));
-    let excluded = evidence.excluded.iter();
-    let excluded: Vec<String> = excluded
-        .map(|count| format!("{} {}", count.leases, text::exclusion(count.reason())))
-        .collect();
+    let shown = |one: &ExclusionCount| {
+        format!(
+            "{} {}",
+            one.leases,
+            text::bare(one.reason().as_str_name(), "EXCLUSION_")
+        )
+    };
+    let excluded: Vec<String> = evidence.excluded.iter().map(shown).collect();
     if !excluded.is_empty() {
         out.push_str(&format!("  not counted: {}\n", excluded.join(", ")));
     }
@@ -176,44 +170,43 @@ pub(crate) fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
 /// The rule that decided, and what follows from it.
 pub(crate) fn rule(verdict: &Verdict) -> String {
     let evidence = verdict.evidence.clone().unwrap_or_default();
-    let share = evidence
-        .expired_fraction
-        .map_or_else(|| "none".to_owned(), text::percent);
+    let share = evidence.expired_fraction.map(text::percent);
+    let share = share.unwrap_or_else(|| "none".to_owned());
     let threshold = text::percent(evidence.threshold);
-    match verdict.outcome() {
-        Outcome::Healthy => format!(
-            "The share of expired leases ({share}) is below the threshold ({threshold}): the dependants may run. \
-             Direction: up."
-        ),
-        Outcome::LeasesExpired => format!(
-            "The share of expired leases ({share}) has reached the threshold ({threshold}): the nodes are cut off. \
-             Direction: down."
-        ),
+    let why = match verdict.outcome() {
+        Outcome::Healthy => {
+            return format!(
+                "The share of expired leases ({share}) is below the threshold ({threshold}): the dependants may run. \
+                 Direction: up."
+            );
+        }
+        Outcome::LeasesExpired => {
+            return format!(
+                "The share of expired leases ({share}) has reached the threshold ({threshold}): the nodes are cut \
+                 off. Direction: down."
+            );
+        }
         Outcome::ExternalUnreachable => {
-            "The external endpoint of the API server does not answer and no eligible lease was renewed for 1.25 renew \
-             intervals since: the nodes are cut off. Direction: down."
-                .to_owned()
+            return "The external endpoint of the API server does not answer and no eligible lease was renewed for 1.25 \
+                    renew intervals since: the nodes are cut off. Direction: down."
+                .to_owned();
+        }
+        Outcome::Skipped => {
+            let reason = text::skip_reason(verdict.skip_reason());
+            return format!("The shoot is not probed ({reason}). Direction: hold.");
         }
         Outcome::ApiServerUnreachable => {
-            "The API server does not answer, so the state of the nodes is unknown. Direction: hold.".to_owned()
+            "The API server does not answer, so the state of the nodes is unknown"
         }
-        Outcome::Throttled => "The API server answered 429; lease-probe waits. Direction: hold.".to_owned(),
-        Outcome::Inconclusive => {
-            "The API server answers, but leases, nodes or Machines could not be read. Direction: hold.".to_owned()
-        }
-        Outcome::TooFewCandidates => {
-            "A single lease is eligible and it is expired: too little evidence. Direction: hold.".to_owned()
-        }
-        Outcome::Skipped => format!(
-            "The shoot is not probed ({}). Direction: hold.",
-            text::skip_reason(verdict.skip_reason())
-        ),
+        Outcome::Throttled => "The API server answered 429; lease-probe waits",
+        Outcome::Inconclusive => "The API server answers, but leases, nodes or Machines could not be read",
+        Outcome::TooFewCandidates => "A single lease is eligible and it is expired: too little evidence",
         Outcome::Pending | Outcome::Unspecified => {
             "No result yet, or it is not proven that the kubelets are cut off, because the API server may have been \
-             down. Direction: hold."
-                .to_owned()
+             down"
         }
-    }
+    };
+    format!("{why}. Direction: hold.")
 }
 
 fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
@@ -223,23 +216,26 @@ fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
         ""
     };
     let why = match found.direction() {
-        Direction::Hold => format!(" ({})", text::hold_reason(found.hold_reason())),
+        Direction::Hold => format!(
+            " ({})",
+            text::bare(found.hold_reason().as_str_name(), "HOLD_REASON_")
+        ),
         _ => String::new(),
     };
     let mut out = format!(
         "  {}{why} since {}, {}, level {}; reported by {}{held_down}\n  {}\n",
         text::direction(found.direction()),
-        text::since(found.direction_change_time.as_ref(), frame.now),
+        text::since(found.direction_change_time, frame.now),
         text::flow_state(found.state()),
-        text::number(found.level),
+        text::shown(found.level),
         found.replica,
         found.reason,
     );
-    if matches!(found.mode(), Mode::Observe | Mode::Off) {
+    if cells::is_unprotected(found) {
         let (mode, source) = (text::mode(found.mode()), text::mode_source(found));
         out.push_str(&format!("  not protected: mode {mode}, {source}\n"));
     }
-    if let Some(at) = text::timestamp(found.retry_time.as_ref()) {
+    if let Some(at) = text::timestamp(found.retry_time) {
         out.push_str(&format!("  next try at {}\n", text::clock(at, frame.now)));
     }
     out + &resources(&found.resources, frame)
@@ -252,12 +248,12 @@ fn resources(resources: &[ResourceScaling], frame: &Frame) -> String {
     TextTable::of(ordered)
         .indented(2)
         .column("DEPENDANT", |one| text::resource(one.resource.as_ref()))
-        .column("LEVEL", |one| text::number(one.level))
+        .column("LEVEL", |one| text::shown(one.level))
         .column("STATE", |one| cells::resource_state(one.state()))
-        .column("REPLICAS", |one| text::number(one.spec_replicas))
-        .column("READY", |one| text::number(one.ready_replicas))
-        .column("RECORDED", |one| text::number(one.recorded_replicas))
-        .column("TARGET", |one| text::number(one.target_replicas))
+        .column("REPLICAS", |one| text::shown(one.spec_replicas))
+        .column("READY", |one| text::shown(one.ready_replicas))
+        .column("RECORDED", |one| text::shown(one.recorded_replicas))
+        .column("TARGET", |one| text::shown(one.target_replicas))
         .column("NEXT", |one| one.message.clone())
         .render(frame)
 }
@@ -287,8 +283,10 @@ mod tests {
                     ..Default::default()
                 }),
             }),
-            missing_replicas: vec!["lease-probe-1".to_owned()],
-            unanswered: Vec::new(),
+            gaps: AnswerGaps {
+                missing_replicas: vec!["lease-probe-1".to_owned()],
+                ..AnswerGaps::default()
+            },
         };
         let text = report.text(&testing::pipe());
         let expected = "\

@@ -2,7 +2,7 @@
 //!
 //! The programs count and filter, so on a calm seed of 10,000 shoots the answers have no shoot in them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -31,7 +31,7 @@ use crate::output::{LiveScreen, Output};
 use crate::pods;
 use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{self, Format, Frame, Unanswered, cells, text};
+use crate::render::{AnswerGaps, Format, Frame, cells, text};
 use crate::seed::cell::{CellInput, CellState};
 use crate::seed::model::KnownVerdict;
 
@@ -45,7 +45,7 @@ const MOST_UNPROTECTED: usize = 10;
 const AT_ONCE: usize = 16;
 
 /// One shoot that is held down or not healthy, or whose dependants are on their way.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct StatusRow {
     shoot: String,
@@ -61,8 +61,7 @@ struct StatusRow {
 pub(crate) struct SeedStatus {
     time: Timestamp,
     /// Shoots by outcome, of the whole seed; none without lease-probe.
-    #[serde(serialize_with = "counted")]
-    counts: Vec<(Outcome, u32)>,
+    counts: Vec<CountedOutcome>,
     held_down: usize,
     #[serde(rename = "shoots")]
     rows: Vec<StatusRow>,
@@ -72,29 +71,70 @@ pub(crate) struct SeedStatus {
     unprotected: Vec<ApiMessage<ShootScaling>>,
     /// All of them.
     unprotected_count: usize,
-    /// Replicas whose items may be absent.
-    missing_replicas: Vec<String>,
-    /// The programs that did not answer, and why. The rest of the screen is without it.
-    unanswered: Vec<Unanswered>,
+    /// The rest of the screen is without what did not answer.
+    #[serde(flatten)]
+    gaps: AnswerGaps,
     /// Faults of the Pods of the release.
     replicas: Vec<CheckFinding>,
+    /// The line about a seed without a shoot that needs attention.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conclusion: Option<&'static str>,
 }
 
-fn counted<S: Serializer>(counts: &[(Outcome, u32)], serializer: S) -> Result<S::Ok, S::Error> {
-    let counts = counts.iter();
-    serializer.collect_seq(
-        counts
-            .map(|(outcome, shoots)| serde_json::json!({"outcome": outcome.as_str_name(), "shoots": shoots})),
-    )
+/// The number of shoots with one outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct CountedOutcome {
+    #[serde(serialize_with = "outcome_name")]
+    outcome: Outcome,
+    shoots: u32,
+}
+
+fn outcome_name<S: Serializer>(outcome: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(outcome.as_str_name())
 }
 
 /// The last answers of lease-probe.
 #[derive(Debug, Default)]
 struct VerdictAnswers {
-    counts: Vec<(Outcome, u32)>,
+    counts: Vec<CountedOutcome>,
     /// Of the shoots that are neither healthy nor skipped.
     verdicts: BTreeMap<String, KnownVerdict>,
     missing: Vec<String>,
+}
+
+impl VerdictAnswers {
+    /// Keeps the last answers if there are no others.
+    async fn read(&mut self, dialer: &ProgramDialer) -> Result<LeaseProbe, CommandError> {
+        let sent_at = Instant::now();
+        let summary = fetch::summary(dialer, Program::LeaseProbe).await?;
+        let mut counts = Vec::new();
+        // Outcomes that are newer than this program.
+        let mut unknown = summary.items;
+        for outcome in text::OUTCOMES {
+            let counted = summary.outcomes.iter().find(|count| count.outcome() == outcome);
+            let shoots = counted.map_or(0, |count| count.shoots);
+            unknown = unknown.saturating_sub(shoots);
+            counts.push(CountedOutcome { outcome, shoots });
+        }
+        if unknown > 0 {
+            let (outcome, shoots) = (Outcome::Unspecified, unknown);
+            counts.push(CountedOutcome { outcome, shoots });
+        }
+        let mut urgent = text::OUTCOMES.to_vec();
+        urgent.retain(|outcome| !is_calm(*outcome));
+        let lease_probe = dialer.lease_probe().await?;
+        let listed = fetch::verdicts(&lease_probe, &urgent).await?.verdicts.into_iter();
+        let known = listed.map(|verdict| {
+            let shoot = verdict.shoot.clone();
+            (shoot, KnownVerdict::new(ApiMessage(verdict), sent_at))
+        });
+        *self = Self {
+            counts,
+            verdicts: known.collect(),
+            missing: summary.missing,
+        };
+        Ok(lease_probe)
+    }
 }
 
 /// The last answers of the coordinator.
@@ -104,6 +144,51 @@ struct ScalingAnswers {
     scalings: BTreeMap<String, ApiMessage<ShootScaling>>,
     /// The first of those that are not in mode protect, and their number.
     unprotected: ListScalingResponse,
+}
+
+impl ScalingAnswers {
+    /// Keeps the last answers if there are no others. The fields of a filter must all match, so there are two lists. A
+    /// shoot that goes down between them is in the second one. A shoot that is cut off is in neither until it is
+    /// scaled, but has a verdict that says so.
+    async fn read(&mut self, dialer: &ProgramDialer, limit: u16) -> Result<ScalingCoordinator, CommandError> {
+        let coordinator = dialer.coordinator().await?;
+        let states = [FlowState::Running, FlowState::Failed, FlowState::KeptBack];
+        let on_their_way = ListScalingRequest {
+            meltdown_protection_active: Some(false),
+            states: states.map(Into::into).to_vec(),
+            ..ListScalingRequest::default()
+        };
+        let held_down = ListScalingRequest {
+            meltdown_protection_active: Some(true),
+            ..ListScalingRequest::default()
+        };
+        let mut scalings = BTreeMap::new();
+        for filter in [on_their_way, held_down] {
+            for scaling in fetch::scalings(&coordinator, filter).await?.scalings {
+                scalings.insert(scaling.shoot.clone(), ApiMessage(scaling));
+            }
+        }
+        // Its first page is enough: the rest is only counted.
+        let request = ListScalingRequest {
+            page_size: limit.into(),
+            modes: vec![Mode::Observe.into(), Mode::Off.into()],
+            ..ListScalingRequest::default()
+        };
+        let unprotected = fetch::ask(Program::ScalingCoordinator, coordinator.list_scaling(request)).await?;
+        *self = Self {
+            scalings,
+            unprotected,
+        };
+        Ok(coordinator)
+    }
+}
+
+/// Nothing of the weeder is shown, only which of its replicas are missing.
+async fn read_weeder(dialer: &ProgramDialer) -> Result<Vec<String>, CommandError> {
+    if !dialer.programs().any(|program| program == Program::Weeder) {
+        return Ok(Vec::new());
+    }
+    Ok(fetch::summary(dialer, Program::Weeder).await?.missing)
 }
 
 /// Reads the status of a seed. It keeps the last answers of a program that does not answer any more.
@@ -127,117 +212,29 @@ impl StatusReader {
 
     pub(crate) async fn read(&mut self) -> SeedStatus {
         let (verdicts, scaling, weeder, pods) = tokio::join!(
-            self.read_verdicts(),
-            self.read_scaling(),
-            self.read_weeder(),
+            self.verdicts.read(&self.dialer),
+            self.scaling.read(&self.dialer, self.limit),
+            read_weeder(&self.dialer),
             self.dialer.pods()
         );
         let mut status = SeedStatus {
             time: Timestamp::now(),
             ..SeedStatus::default()
         };
-        let lease_probe = status.answered(Program::LeaseProbe.as_str(), verdicts);
-        let lease_probe = lease_probe.map(|(report, client)| {
-            self.verdicts = report;
-            client
-        });
-        let coordinator = status.answered(Program::ScalingCoordinator.as_str(), scaling);
-        let coordinator = coordinator.map(|(report, client)| {
-            self.scaling = report;
-            client
-        });
-        let missing = status.answered(Program::Weeder.as_str(), weeder);
-        status.missing_replicas = missing.unwrap_or_default();
-        let pods = status.answered("the Pods", pods).flatten().unwrap_or_default();
-        status.replicas = pods::findings(&pods, status.time);
-        status
-            .replicas
-            .retain(|finding| finding.severity == Severity::Wrong);
-        status.add_reports(&self.verdicts, &self.scaling, self.limit.into());
+        let lease_probe = status.gaps.answered(Program::LeaseProbe, verdicts);
+        let coordinator = status.gaps.answered(Program::ScalingCoordinator, scaling);
+        let missing = status.gaps.answered(Program::Weeder, weeder);
+        status.gaps.add_missing(missing.into_iter().flatten());
+        let pods = status.gaps.answered("the Pods", pods).flatten();
+        status.replicas = pods::findings(&pods.unwrap_or_default(), status.time);
+        let is_wrong = |finding: &CheckFinding| finding.severity == Severity::Wrong;
+        status.replicas.retain(is_wrong);
+        status.add_answers(&self.verdicts, &self.scaling, self.limit.into());
         let rows = std::mem::take(&mut status.rows).into_iter();
         let rows = rows.map(|row| row.completed(lease_probe.as_ref(), coordinator.as_ref()));
         status.rows = stream::iter(rows).buffered(AT_ONCE).collect().await;
+        status.conclusion = status.rows.is_empty().then(|| status.all_clear());
         status
-    }
-
-    async fn read_verdicts(&self) -> Result<(VerdictAnswers, LeaseProbe), CommandError> {
-        let sent_at = Instant::now();
-        let summary = fetch::summary(&self.dialer, Program::LeaseProbe).await?;
-        let count = |outcome: &Outcome| {
-            let mut counts = summary.outcomes.iter();
-            let found = counts.find(|count| count.outcome() == *outcome);
-            (*outcome, found.map_or(0, |count| count.shoots))
-        };
-        let mut urgent = text::OUTCOMES.to_vec();
-        urgent.retain(|outcome| !matches!(outcome, Outcome::Healthy | Outcome::Skipped));
-        let lease_probe = self.dialer.lease_probe().await?;
-        let listed = fetch::verdicts(&lease_probe, &urgent).await?;
-        let known = |verdict: Verdict| {
-            let shoot = verdict.shoot.clone();
-            (shoot, KnownVerdict::new(ApiMessage(verdict), sent_at))
-        };
-        let mut counts: Vec<(Outcome, u32)> = text::OUTCOMES.iter().map(count).collect();
-        // Outcomes that are newer than this program.
-        let counted: u32 = counts.iter().map(|(_, shoots)| shoots).sum();
-        let unknown = summary.items.saturating_sub(counted);
-        if unknown > 0 {
-            counts.push((Outcome::Unspecified, unknown));
-        }
-        let report = VerdictAnswers {
-            counts,
-            verdicts: listed.verdicts.into_iter().map(known).collect(),
-            missing: summary.missing,
-        };
-        Ok((report, lease_probe))
-    }
-
-    /// The fields of a filter must all match, so there are two lists. A shoot that goes down between them is in the
-    /// second one. A shoot that is cut off is in neither until it is scaled, but has a verdict that says so.
-    async fn read_scaling(&self) -> Result<(ScalingAnswers, ScalingCoordinator), CommandError> {
-        let coordinator = self.dialer.coordinator().await?;
-        let states = [FlowState::Running, FlowState::Failed, FlowState::KeptBack];
-        let filters = [
-            ListScalingRequest {
-                meltdown_protection_active: Some(false),
-                states: states.map(Into::into).to_vec(),
-                ..ListScalingRequest::default()
-            },
-            ListScalingRequest {
-                meltdown_protection_active: Some(true),
-                ..ListScalingRequest::default()
-            },
-        ];
-        let mut scalings = BTreeMap::new();
-        for filter in filters {
-            let listed = fetch::scalings(&coordinator, filter).await?.scalings.into_iter();
-            scalings.extend(listed.map(|scaling| (scaling.shoot.clone(), ApiMessage(scaling))));
-        }
-        // Its first page is enough: the rest is only counted.
-        let request = ListScalingRequest {
-            page_size: self.limit.into(),
-            modes: vec![Mode::Observe.into(), Mode::Off.into()],
-            ..ListScalingRequest::default()
-        };
-        let answer = fetch::ask(Program::ScalingCoordinator, coordinator.list_scaling(request));
-        let mut unprotected = answer.await?;
-        // A coordinator that does not know the filter sends all shoots.
-        let is_unprotected = |scaling: &ShootScaling| matches!(scaling.mode(), Mode::Observe | Mode::Off);
-        if !unprotected.scalings.iter().all(is_unprotected) {
-            (unprotected.scalings, unprotected.total_size) = (Vec::new(), 0);
-        }
-        let report = ScalingAnswers {
-            scalings,
-            unprotected,
-        };
-        Ok((report, coordinator))
-    }
-
-    /// Nothing of the weeder is shown, only which of its replicas are missing.
-    async fn read_weeder(&self) -> Result<Vec<String>, CommandError> {
-        if !self.dialer.programs().any(|program| program == Program::Weeder) {
-            return Ok(Vec::new());
-        }
-        Ok(fetch::summary(&self.dialer, Program::Weeder).await?.missing)
     }
 }
 
@@ -248,14 +245,13 @@ type LatestStatus = Result<SeedStatus, CommandError>;
 async fn read_again(mut seed: SeedConnection, args: &StatusArgs, latest: watch::Sender<LatestStatus>) {
     let mut reader = None;
     loop {
-        let status = async {
-            let reader = match &mut reader {
-                Some(reader) => reader,
-                none => none.insert(StatusReader::new(seed.dialer().await?, args)),
-            };
-            Ok(Box::pin(reader.read()).await)
+        let status = match seed.dialer().await {
+            Ok(dialer) => {
+                let reader = reader.get_or_insert_with(|| StatusReader::new(dialer, args));
+                Ok(Box::pin(reader.read()).await)
+            }
+            Err(error) => Err(error),
         };
-        let status = status.await;
         latest.send_modify(|latest| *latest = status);
         tokio::time::sleep(INTERVAL).await;
     }
@@ -309,10 +305,7 @@ async fn redraw(
         ticks.tick().await;
         let frame = output.frame(format);
         let shown = match seeds.as_slice() {
-            [(_, latest)] if !has_contexts => {
-                let rows = output.rows();
-                WrittenAnswer::new(&latest.borrow().clone()?, &Frame { rows, ..frame })?
-            }
+            [(_, latest)] if !has_contexts => WrittenAnswer::new(&latest.borrow().clone()?, &frame)?,
             seeds => WrittenAnswer::new(&several(seeds, &frame), &frame)?,
         };
         let shown = shown.printed(format)?;
@@ -327,22 +320,17 @@ async fn redraw(
 
 /// The seeds that need attention first: a terminal may end before the last one.
 fn several(seeds: &[(String, watch::Receiver<LatestStatus>)], frame: &Frame) -> SeedAnswers {
-    let (mut calm, mut urgent) = (Vec::new(), Vec::new());
-    for (seed, latest) in seeds {
-        let latest = latest.borrow().clone();
-        let is_calm = |status: &SeedStatus| status.is_complete() && status.rows.is_empty();
-        let to = if latest.as_ref().is_ok_and(is_calm) {
-            &mut calm
-        } else {
-            &mut urgent
-        };
-        to.push(SeedAnswer {
-            seed: seed.clone(),
-            result: latest.and_then(|status| WrittenAnswer::new(&status, frame)),
-        });
+    let latest = seeds.iter().map(|(seed, latest)| (seed, latest.borrow().clone()));
+    let mut latest: Vec<_> = latest.collect();
+    let is_calm = |status: &SeedStatus| status.is_complete() && status.rows.is_empty();
+    latest.sort_by_key(|(_, status)| status.as_ref().is_ok_and(is_calm));
+    let answer = |(seed, status): (&String, LatestStatus)| SeedAnswer {
+        seed: seed.clone(),
+        result: status.and_then(|status| WrittenAnswer::new(&status, frame)),
+    };
+    SeedAnswers {
+        seeds: latest.into_iter().map(answer).collect(),
     }
-    urgent.extend(calm);
-    SeedAnswers { seeds: urgent }
 }
 
 impl StatusRow {
@@ -363,71 +351,61 @@ impl StatusRow {
         }
         self
     }
+}
 
-    fn outcome(&self) -> Outcome {
-        self.verdict
-            .as_ref()
-            .map_or(Outcome::Unspecified, |verdict| verdict.outcome())
-    }
+/// A cell about a report; `-` without one.
+fn cell<M, C: Into<Cell>>(report: Option<&ApiMessage<M>>, cell: impl Fn(&M) -> C) -> Cell {
+    report.map_or_else(|| "-".into(), |report| cell(report).into())
+}
 
-    fn of_verdict<C: Into<Cell>>(&self, cell: impl Fn(&Verdict) -> C) -> Cell {
-        let verdict = self.verdict.as_ref();
-        verdict.map_or_else(|| "-".into(), |verdict| cell(verdict).into())
-    }
-
-    fn of_scaling(&self, cell: impl Fn(&ShootScaling) -> String) -> String {
-        let scaling = self.scaling.as_ref();
-        scaling.map_or_else(|| "-".to_owned(), |scaling| cell(scaling))
-    }
+/// True if a shoot with this outcome needs no attention.
+const fn is_calm(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::Healthy | Outcome::Skipped)
 }
 
 impl SeedStatus {
-    /// The answer of a program, or none, which is noted.
-    fn answered<T>(&mut self, program: &'static str, answer: Result<T, CommandError>) -> Option<T> {
-        let note = |error| self.unanswered.push(Unanswered::by(program, error));
-        answer.map_err(note).ok()
-    }
-
     /// All that is held down, however many; of the other shoots, `most` less those.
-    fn add_reports(&mut self, verdicts: &VerdictAnswers, scaling: &ScalingAnswers, most: usize) {
-        let coordinator = Program::ScalingCoordinator;
-        let missing = fetch::missing(coordinator, scaling.unprotected.completeness.as_ref());
-        fetch::add_missing(&mut self.missing_replicas, verdicts.missing.clone());
-        fetch::add_missing(&mut self.missing_replicas, missing);
-        self.counts = verdicts.counts.clone();
+    fn add_answers(&mut self, verdicts: &VerdictAnswers, scaling: &ScalingAnswers, most: usize) {
+        let completeness = scaling.unprotected.completeness.as_ref();
+        let missing = fetch::missing(Program::ScalingCoordinator, completeness);
+        self.gaps
+            .add_missing(missing.into_iter().chain(verdicts.missing.clone()));
+        self.counts.clone_from(&verdicts.counts);
         let unprotected = scaling.unprotected.scalings.iter();
         self.unprotected = unprotected.cloned().map(ApiMessage).collect();
         self.unprotected_count = usize::try_from(scaling.unprotected.total_size).unwrap_or_default();
-        let shoots: BTreeSet<&String> = verdicts.verdicts.keys().chain(scaling.scalings.keys()).collect();
         let now = Instant::now();
-        let row = |shoot: &String| {
-            let scaling = scaling.scalings.get(shoot).cloned();
-            let is_held = |scaling: &ApiMessage<ShootScaling>| scaling.meltdown_protection_active;
-            StatusRow {
-                shoot: shoot.clone(),
-                held_down: scaling.as_ref().is_some_and(is_held),
-                verdict: verdicts.verdicts.get(shoot).map(|known| known.at(now)),
-                scaling,
-            }
-        };
-        self.set_rows(shoots.into_iter().map(row).collect(), most);
+        let mut rows: BTreeMap<&String, StatusRow> = BTreeMap::new();
+        for (shoot, known) in &verdicts.verdicts {
+            rows.entry(shoot).or_default().verdict = Some(known.at(now));
+        }
+        for (shoot, scaling) in &scaling.scalings {
+            let row = rows.entry(shoot).or_default();
+            row.held_down = scaling.meltdown_protection_active;
+            row.scaling = Some(scaling.clone());
+        }
+        let rows = rows.into_iter().map(|(shoot, row)| StatusRow {
+            shoot: shoot.clone(),
+            ..row
+        });
+        self.set_rows(rows.collect(), most);
     }
 
     /// Those that are held down come first, then the most urgent; the largest wait first among equals.
     fn set_rows(&mut self, mut rows: Vec<StatusRow>, most: usize) {
         rows.sort_by_cached_key(|row| {
-            let verdict = row.verdict.as_ref();
-            let since = verdict.and_then(|verdict| verdict.outcome_change_time.as_ref());
-            let since = since.map(|since| (since.seconds, since.nanos));
+            let (verdict, scaling) = (row.verdict.as_deref(), row.scaling.as_deref());
             // Of those that are held, nothing brings these back until there is a verdict again.
-            let direction = row.scaling.as_ref().map(|scaling| scaling.direction());
-            let place = text::OUTCOMES.iter().position(|known| *known == row.outcome());
+            let is_on_hold = scaling.is_some_and(|scaling| scaling.direction() == Direction::Hold);
+            let outcome = verdict.map_or(Outcome::Unspecified, Verdict::outcome);
+            let place = text::OUTCOMES.iter().position(|known| *known == outcome);
+            let since = verdict.and_then(|verdict| verdict.outcome_change_time);
             (
                 !row.held_down,
-                CellState::of(CellInput::current(row.verdict.as_deref(), row.scaling.as_deref())),
-                direction != Some(Direction::Hold),
+                CellState::of(CellInput::current(verdict, scaling)),
+                !is_on_hold,
                 place.unwrap_or(text::OUTCOMES.len()),
-                since.unwrap_or((i64::MAX, 0)),
+                since.map_or((i64::MAX, 0), |since| (since.seconds, since.nanos)),
                 row.shoot.clone(),
             )
         });
@@ -440,16 +418,15 @@ impl SeedStatus {
 
     /// True if nothing that may know more is missing or wrong.
     fn is_complete(&self) -> bool {
-        self.unanswered.is_empty() && self.missing_replicas.is_empty() && self.replicas.is_empty()
+        self.gaps.count() == 0 && self.replicas.is_empty()
     }
 
     /// The line about a seed without a shoot that needs attention.
     fn all_clear(&self) -> &'static str {
-        let is_calm = |outcome: &Outcome| matches!(outcome, Outcome::Healthy | Outcome::Skipped);
-        let urgent = self.counts.iter().filter(|(outcome, _)| !is_calm(outcome));
+        let mut urgent = self.counts.iter().filter(|count| !is_calm(count.outcome));
         if !self.is_complete() {
             "No shoot is known to be held down or cut off. What is missing above may know of one."
-        } else if urgent.map(|(_, shoots)| shoots).sum::<u32>() > 0 {
+        } else if urgent.any(|count| count.shoots > 0) {
             "No shoot is known to be held down. Not every shoot is healthy: watchdogctl verdicts lists them."
         } else if self.unprotected_count > 0 {
             "Every shoot that is probed is healthy, but not every shoot is protected."
@@ -460,11 +437,11 @@ impl SeedStatus {
 
     /// The lines about Pods.
     fn faults(&self, frame: &Frame) -> String {
-        let lines = self.replicas.iter().map(|finding| {
+        let mut out = String::new();
+        for finding in &self.replicas {
             let line = format!("WRONG: {}: {}", finding.subject, finding.text);
-            format!("{}\n", frame.paint(Style::Bad, &line))
-        });
-        let mut out: String = lines.collect();
+            out.push_str(&format!("{}\n", frame.paint(Style::Bad, &line)));
+        }
         if !out.is_empty() {
             out.push_str("  watchdogctl check says more\n");
         }
@@ -473,26 +450,19 @@ impl SeedStatus {
 
     /// The shoots that are not in mode protect; nothing if there are none.
     fn unprotected_section(&self, frame: &Frame) -> String {
-        let shown = self
-            .unprotected
-            .get(..MOST_UNPROTECTED)
-            .unwrap_or(&self.unprotected);
-        if shown.is_empty() {
-            return String::new();
-        }
+        let shown = self.unprotected.iter().take(MOST_UNPROTECTED);
+        let not_shown = self.unprotected_count.saturating_sub(shown.len());
         let title = format!("Shoots that are not protected: {}", self.unprotected_count);
         let until = |scaling: &ShootScaling| {
-            let until = text::timestamp(scaling.mode_expire_time.as_ref());
-            until.map_or_else(|| "-".to_owned(), text::day_and_clock)
+            text::shown(text::timestamp(scaling.mode_expire_time).map(text::day_and_clock))
         };
         let table = TextTable::of(shown)
             .column("SHOOT", |scaling| scaling.shoot.clone())
             .column("MODE", |scaling| text::mode(scaling.mode()))
             .column("BY", |scaling| text::mode_source(scaling))
             .column("UNTIL", |scaling| until(scaling));
-        let mut out = format!("\n{}\n{}", frame.paint(Style::Warn, &title), table.render(frame));
-        let not_shown = self.unprotected_count - shown.len();
-        if not_shown > 0 {
+        let mut out = table.under(&frame.paint(Style::Warn, &title), frame);
+        if !out.is_empty() && not_shown > 0 {
             let rest = format!("{not_shown} more; watchdogctl scaling lists them");
             out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
         }
@@ -501,44 +471,21 @@ impl SeedStatus {
 }
 
 impl CommandAnswer for SeedStatus {
-    /// The screen, no longer than the terminal where it is drawn again and again.
     fn text(&self, frame: &Frame) -> String {
         let mut out = format!("{}  {}\n", text::day_and_clock(frame.now), self.headline(frame));
-        out.push_str(&render::missing(&self.missing_replicas, frame));
-        out.push_str(&render::unanswered(&self.unanswered, frame));
+        out.push_str(&self.gaps.lines(frame));
         out.push_str(&self.faults(frame));
         let unprotected = self.unprotected_section(frame);
         if self.rows.is_empty() {
-            out.push_str(&format!("\n{}\n", self.all_clear()));
-            return out + &unprotected;
+            return format!("{out}\n{}\n{unprotected}", self.all_clear());
         }
-        let most_lines = frame
-            .rows
-            .map(|rows| rows.saturating_sub(unprotected.lines().count()));
-        let held = self.held_down;
-        // An empty line, a title and a header for each section, and the line about the rest.
-        let rows_of = |sections: usize| {
-            let used = out.lines().count() + 3 * sections + 1;
-            most_lines.map_or(usize::MAX, |lines| lines.saturating_sub(used).max(1))
-        };
-        // The second section is there only where the first one leaves room for it.
-        let most_rows = match held {
-            0 => rows_of(1),
-            held => rows_of(2).max(rows_of(1).min(held)),
-        };
-        let shown = self.rows.get(..most_rows).unwrap_or(&self.rows);
-        let (held_rows, others) = shown.split_at(held.min(shown.len()));
-        let title = frame.paint(Style::Bad, &format!("Held down: {held}"));
-        out.push_str(&section(&title, held_rows, frame));
-        out.push_str(&section("Other shoots that need attention", others, frame));
-        let not_shown = self.rows.len() - shown.len() + self.not_shown;
-        if not_shown > 0 {
-            let held = match held - held_rows.len() {
-                0 => String::new(),
-                held => format!(", {held} of them held down"),
-            };
-            let rest =
-                format!("{not_shown} more{held}; watchdogctl verdicts and watchdogctl scaling list them");
+        let (held, others) = self.rows.split_at(self.held_down);
+        let title = frame.paint(Style::Bad, &format!("Held down: {}", self.held_down));
+        out.push_str(&table(held, frame).under(&title, frame));
+        out.push_str(&table(others, frame).under("Other shoots that need attention", frame));
+        if self.not_shown > 0 {
+            let what = "watchdogctl verdicts and watchdogctl scaling list them";
+            let rest = format!("{} more; {what}", self.not_shown);
             out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
         }
         out + &unprotected
@@ -546,30 +493,28 @@ impl CommandAnswer for SeedStatus {
 
     /// The numbers in one line.
     fn headline(&self, frame: &Frame) -> String {
-        let shoots: u32 = self.counts.iter().map(|(_, count)| count).sum();
         let counts = self.counts.iter();
-        let counts = counts.filter(|(outcome, count)| *count > 0 || *outcome == Outcome::Healthy);
-        let counts: Vec<String> = counts
-            .map(|(outcome, count)| {
-                let shown = format!("{count} {}", text::outcome(*outcome));
-                frame.paint(cells::outcome_style(*outcome), &shown)
-            })
-            .collect();
+        let counts = counts.filter(|count| count.shoots > 0 || count.outcome == Outcome::Healthy);
+        let shown = counts.map(|CountedOutcome { outcome, shoots }| {
+            let shown = format!("{shoots} {}", text::outcome(*outcome));
+            frame.paint(cells::outcome_style(*outcome), &shown)
+        });
+        let shown: Vec<String> = shown.collect();
+        let shoots: u32 = self.counts.iter().map(|count| count.shoots).sum();
         // Without the coordinator, a healthy verdict does not mean that a shoot is well: it may be held down.
-        let coordinator = Some(Program::ScalingCoordinator.as_str());
-        let counted = if self.unanswered.iter().any(|one| one.program == coordinator) {
+        let counted = if self.gaps.lacks(Program::ScalingCoordinator) {
             text::count(shoots, "verdict", "verdicts")
         } else {
             text::count(shoots, "shoot", "shoots")
         };
-        let mut parts = match counts.as_slice() {
+        let mut parts = match shown.as_slice() {
             [] => vec!["no verdicts".to_owned()],
-            counts => vec![format!("{counted}: {}", counts.join(", "))],
+            shown => vec![format!("{counted}: {}", shown.join(", "))],
         };
         if self.held_down > 0 {
             parts.push(frame.paint(Style::Bad, &format!("{} held down", self.held_down)));
         }
-        let faults = self.unanswered.len() + self.replicas.len() + self.missing_replicas.len();
+        let faults = self.gaps.count() + self.replicas.len();
         if faults > 0 {
             let faults = text::count(faults, "fault", "faults");
             parts.push(frame.paint(Style::Bad, &format!("{faults} of the watchdog")));
@@ -579,37 +524,31 @@ impl CommandAnswer for SeedStatus {
 
     /// That of what did not answer.
     fn code(&self) -> u8 {
-        render::code_of(&self.unanswered)
+        self.gaps.code()
     }
 }
 
-/// Rows under a title; nothing without rows.
-fn section(title: &str, rows: &[StatusRow], frame: &Frame) -> String {
-    let table = TextTable::of(rows)
+fn table<'a>(rows: &'a [StatusRow], frame: &Frame) -> TextTable<&'a StatusRow> {
+    let expired = |verdict: &Verdict| text::shown(verdict.evidence.as_ref().map(text::share));
+    let since = |verdict: &Verdict| text::since(verdict.outcome_change_time, frame.now);
+    let direction = |scaling: &ShootScaling| text::direction(scaling.direction());
+    TextTable::of(rows)
         .column("SHOOT", |row| row.shoot.clone())
-        .column("OUTCOME", |row| row.of_verdict(cells::outcome))
-        .column("EXPIRED", |row| {
-            row.of_verdict(|verdict| text::share(verdict.evidence.as_ref()))
-        })
-        .column("SINCE", |row| {
-            row.of_verdict(|verdict| text::since(verdict.outcome_change_time.as_ref(), frame.now))
-        })
-        .column("VALID", |row| row.of_verdict(cells::valid))
-        .column("DIRECTION", |row| {
-            row.of_scaling(|scaling| text::direction(scaling.direction()))
-        })
+        .column("OUTCOME", |row| cell(row.verdict.as_ref(), cells::outcome))
+        .column("EXPIRED", |row| cell(row.verdict.as_ref(), expired))
+        .column("SINCE", |row| cell(row.verdict.as_ref(), since))
+        .column("VALID", |row| cell(row.verdict.as_ref(), cells::valid))
+        .column("DIRECTION", |row| cell(row.scaling.as_ref(), direction))
         .column("LEVEL", |row| {
-            row.of_scaling(|scaling| text::number(scaling.level))
+            cell(row.scaling.as_ref(), |one| text::shown(one.level))
         })
-        .column("WAITS FOR", |row| row.of_scaling(cells::waits_for));
-    match table.render_rows(frame) {
-        none if none.is_empty() => none,
-        table => format!("\n{title}\n{table}"),
-    }
+        .column("WAITS FOR", |row| cell(row.scaling.as_ref(), cells::waits_for))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
     use crate::render::testing;
 
@@ -624,6 +563,12 @@ mod tests {
         }
     }
 
+    fn counts<const N: usize>(counts: [(Outcome, u32); N]) -> Vec<CountedOutcome> {
+        counts
+            .map(|(outcome, shoots)| CountedOutcome { outcome, shoots })
+            .to_vec()
+    }
+
     fn status(rows: Vec<StatusRow>) -> SeedStatus {
         let mut status = SeedStatus::default();
         status.set_rows(rows, 100);
@@ -632,14 +577,6 @@ mod tests {
 
     fn shown(status: &SeedStatus) -> String {
         status.text(&testing::pipe())
-    }
-
-    /// Of this height.
-    fn terminal(lines: usize) -> Frame {
-        Frame {
-            rows: Some(lines),
-            ..testing::pipe()
-        }
     }
 
     fn rows() -> Vec<StatusRow> {
@@ -685,11 +622,11 @@ mod tests {
     #[test]
     fn a_row_says_what_its_shoot_waits_for() {
         let status = SeedStatus {
-            counts: vec![
+            counts: counts([
                 (Outcome::LeasesExpired, 1),
                 (Outcome::Throttled, 0),
                 (Outcome::Healthy, 3),
-            ],
+            ]),
             ..status(vec![row(
                 "shoot--a--b",
                 Some(Outcome::LeasesExpired),
@@ -705,24 +642,6 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
     It has 1 ready replica.
 ";
         assert_eq!(shown(&status), expected);
-    }
-
-    #[test]
-    fn what_does_not_fit_is_counted() {
-        let status = SeedStatus {
-            not_shown: 10,
-            ..status(rows())
-        };
-        for (lines, rest) in [
-            (7, "\n14 more, 3 of them held down; "),
-            (9, "\n12 more, 1 of them held down; "),
-            (10, "\n11 more; "),
-            (14, "\n10 more; "),
-        ] {
-            let text = status.text(&terminal(lines));
-            assert_eq!(text.lines().count(), lines, "{text}");
-            assert!(text.contains(rest), "{text}");
-        }
     }
 
     #[test]
@@ -757,9 +676,7 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
             ..testing::scaling_down("a")
         })];
         status.unprotected_count = 1;
-        status.set_rows(rows(), 100);
-        let shown = status.text(&terminal(14));
-        assert_eq!(shown.lines().count(), 14, "{shown}");
+        let shown = self::shown(&status);
         let expected = "\
 Shoots that are not protected: 1
 SHOOT  MODE  BY          UNTIL
@@ -772,21 +689,23 @@ a      off   annotation  2026-12-01 06:00:00Z
     fn nobody_is_called_healthy_beside_something_that_is_missing_or_wrong() {
         let healthy = "Every shoot that is probed is healthy.";
         assert!(shown(&SeedStatus::default()).contains(healthy));
-        let unanswered = SeedStatus {
-            unanswered: vec![Unanswered::by(
-                "lease-probe",
-                CommandError::unreachable("it is away", "start it"),
+        let mut unanswered = SeedStatus::default();
+        let away = CommandError::unreachable("it is away", "start it");
+        unanswered.gaps.answered("lease-probe", Err::<(), _>(away));
+        let json = serde_json::to_value(&unanswered).unwrap();
+        let advice = json!([{"program": "lease-probe", "error": "it is away", "advice": "start it"}]);
+        assert_eq!(json["unanswered"], advice);
+        let crashing = SeedStatus {
+            replicas: vec![CheckFinding::new(
+                Severity::Wrong,
+                "weeder b",
+                "pod",
+                "weeder crashes".to_owned(),
             )],
             ..SeedStatus::default()
         };
-        let crashing = SeedStatus {
-            replicas: vec![CheckFinding::wrong("weeder b", "pod", "weeder crashes")],
-            ..SeedStatus::default()
-        };
-        let missing = SeedStatus {
-            missing_replicas: vec!["lease-probe-1".to_owned()],
-            ..SeedStatus::default()
-        };
+        let mut missing = SeedStatus::default();
+        missing.gaps.add_missing(["lease-probe-1".to_owned()]);
         for (status, line) in [
             (unanswered, "NO ANSWER from lease-probe: it is away\n  start it\n"),
             (crashing, "WRONG: weeder b: weeder crashes\n"),
@@ -804,7 +723,7 @@ a      off   annotation  2026-12-01 06:00:00Z
             ..SeedStatus::default()
         };
         let unlisted = SeedStatus {
-            counts: vec![(Outcome::Healthy, 2), (Outcome::Unspecified, 1)],
+            counts: counts([(Outcome::Healthy, 2), (Outcome::Unspecified, 1)]),
             ..SeedStatus::default()
         };
         for (status, line) in [

@@ -10,7 +10,7 @@ use crate::error::CommandError;
 use crate::fetch::{self, of_shoots};
 use crate::program::Program;
 use crate::render::table::TextTable;
-use crate::render::{self, Frame, cells, text};
+use crate::render::{self, Format, Frame, cells, text};
 
 pub(crate) type Verdicts = ApiMessage<ListVerdictsResponse>;
 
@@ -29,17 +29,19 @@ pub(crate) async fn read(dialer: &ProgramDialer, args: &VerdictsArgs) -> Result<
 impl CommandAnswer for Verdicts {
     /// One row for each verdict; a wide table also has who observed it and the sentence.
     fn text(&self, frame: &Frame) -> String {
-        let wide = frame.is_wide();
+        let wide = frame.format == Format::Wide;
         let table = TextTable::of(&self.verdicts)
             .column("SHOOT", |verdict| verdict.shoot.clone())
             .column("OUTCOME", |verdict| cells::outcome(verdict))
-            .column("EXPIRED", |verdict| text::share(verdict.evidence.as_ref()))
+            .column("EXPIRED", |verdict| {
+                text::shown(verdict.evidence.as_ref().map(text::share))
+            })
             .column("SINCE", |verdict| {
-                text::since(verdict.outcome_change_time.as_ref(), frame.now)
+                text::since(verdict.outcome_change_time, frame.now)
             })
             .column("VALID", |verdict| cells::valid(verdict))
             .column_if(wide, "OBSERVER", |verdict| verdict.observer.clone())
-            .column_if(wide, "AGE", |verdict| text::sent_duration(verdict.age.as_ref()))
+            .column_if(wide, "AGE", |verdict| text::sent_duration(verdict.age))
             .column_if(wide, "MESSAGE", |verdict| verdict.message.clone());
         let missing = fetch::missing(Program::LeaseProbe, self.completeness.as_ref());
         render::missing(&missing, frame) + &table.render(frame)

@@ -61,19 +61,14 @@ impl CommandAnswer for Weeders {
         let missing = fetch::missing(Program::Weeder, self.completeness.as_ref());
         let mut out = render::missing(&missing, frame);
         if self.weeders.is_empty() {
-            out.push_str("No weeder is active: no service became ready recently.\n");
-            return out;
+            return out + "No weeder is active: no service became ready recently.\n";
         }
         let table = TextTable::of(&self.weeders)
             .column("SHOOT", |weeder| namespace(weeder.key.as_ref()))
             .column("SERVICE", |weeder| service(weeder.key.as_ref()))
             .column("STATE", |weeder| state(weeder.state()))
-            .column("STARTED", |weeder| {
-                text::since(weeder.start_time.as_ref(), frame.now)
-            })
-            .column("REMAINING", |weeder| {
-                text::sent_duration(weeder.remaining.as_ref())
-            })
+            .column("STARTED", |weeder| text::since(weeder.start_time, frame.now))
+            .column("REMAINING", |weeder| text::sent_duration(weeder.remaining))
             .column("DELETED", |weeder| weeder.deleted.to_string())
             .column("LEFT ALONE", |weeder| weeder.left_alone.len().to_string())
             .column("MESSAGE", |weeder| weeder.message.clone());
@@ -92,27 +87,23 @@ fn state(state: WeederState) -> Cell {
         WeederState::Active => Style::Warn,
         _ => Style::Plain,
     };
-    Cell::styled(
-        style,
-        text::bare(state.as_str_name(), "WEEDER_STATE_").to_lowercase(),
-    )
+    let state = text::bare(state.as_str_name(), "WEEDER_STATE_").to_lowercase();
+    Cell::styled(style, state)
 }
 
 fn deletions(weeders: &[Weeder], frame: &Frame) -> String {
-    let rows = weeders
-        .iter()
-        .flat_map(|weeder| weeder.deletions.iter().map(move |deletion| (weeder, deletion)));
+    let all = weeders.iter();
+    let rows = all.flat_map(|weeder| weeder.deletions.iter().map(move |deletion| (weeder, deletion)));
     TextTable::of(rows)
         .column("SHOOT", |(weeder, _)| namespace(weeder.key.as_ref()))
         .column("POD", |(_, deletion)| deletion.pod.clone())
         .column("WHEN", |(_, deletion)| {
-            text::since(deletion.delete_time.as_ref(), frame.now)
+            text::since(deletion.delete_time, frame.now)
         })
         .column("RESULT", |(_, deletion)| result(deletion))
         .column("CONTAINER", |(_, deletion)| deletion.container.clone())
         .column("EXIT", |(_, deletion)| {
-            let code = deletion.exit_code.map(|code| code.to_string());
-            exit(&code.unwrap_or_default(), &deletion.exit_reason)
+            exit(deletion.exit_code, &deletion.exit_reason)
         })
         .column("RESTARTS", |(_, deletion)| deletion.restart_count.to_string())
         .column("WHY", |(_, deletion)| deletion.message.clone())
@@ -130,26 +121,21 @@ fn result(deletion: &PodDeletion) -> Cell {
 
 fn left_alone(weeders: &[Weeder], frame: &Frame) -> String {
     let reason = |pod: &LeftAlone| text::bare(pod.reason().as_str_name(), "KEEP_REASON_").to_lowercase();
-    let rows = weeders
-        .iter()
-        .flat_map(|weeder| weeder.left_alone.iter().map(move |pod| (weeder, pod)));
+    let all = weeders.iter();
+    let rows = all.flat_map(|weeder| weeder.left_alone.iter().map(move |pod| (weeder, pod)));
     TextTable::of(rows)
         .column("SHOOT", |(weeder, _)| namespace(weeder.key.as_ref()))
         .column("LEFT ALONE", |(_, pod)| pod.pod.clone())
         .column("CONTAINER", |(_, pod)| pod.container.clone())
-        .column("SINCE", |(_, pod)| {
-            text::since(pod.decide_time.as_ref(), frame.now)
-        })
+        .column("SINCE", |(_, pod)| text::since(pod.decide_time, frame.now))
         .column("REASON", |(_, pod)| reason(pod))
-        .column("EXIT", |(_, pod)| {
-            exit(&text::number(pod.exit_code), &pod.exit_reason)
-        })
+        .column("EXIT", |(_, pod)| exit(pod.exit_code, &pod.exit_reason))
         .column("TERMINATION MESSAGE", |(_, pod)| pod.exit_message.clone())
         .render_rows(frame)
 }
 
-fn exit(code: &str, reason: &str) -> String {
-    format!("{code} {reason}").trim().to_owned()
+fn exit(code: Option<i32>, reason: &str) -> String {
+    format!("{} {reason}", text::shown(code)).trim_end().to_owned()
 }
 
 impl CommandAnswer for EndpointServices {
@@ -169,9 +155,7 @@ impl CommandAnswer for EndpointServices {
             .column("ENDPOINTS", |one| {
                 format!("{}/{}", one.ready_endpoints, one.endpoints)
             })
-            .column("SINCE", |one| {
-                text::since(one.readiness_change_time.as_ref(), frame.now)
-            })
+            .column("SINCE", |one| text::since(one.readiness_change_time, frame.now))
             .column("OBSERVER", |one| one.observer.clone());
         out + &table.render(frame)
     }

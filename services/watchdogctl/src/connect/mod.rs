@@ -2,7 +2,6 @@
 
 mod address;
 pub(crate) mod inspect;
-mod pods;
 mod port_forward;
 pub(crate) mod release;
 pub(crate) mod seed;
@@ -96,16 +95,9 @@ impl ProgramDialer {
     /// # Errors
     /// When the API server of the seed does not list them.
     pub(crate) async fn pods(&self) -> Result<Option<Vec<ProgramPods>>, CommandError> {
-        let Some(forward) = &self.forward else {
-            return Ok(None);
-        };
-        pods::of_release(&forward.seed, &forward.release).await.map(Some)
-    }
-
-    /// Adds the end of the log of each container that crashes.
-    pub(crate) async fn read_logs(&self, programs: &mut [ProgramPods]) {
-        if let Some(forward) = &self.forward {
-            pods::read_logs(&forward.seed, &forward.release, programs).await;
+        match &self.forward {
+            None => Ok(None),
+            Some(forward) => forward.programs().await.map(Some),
         }
     }
 

@@ -13,7 +13,7 @@ use super::release::ChartRelease;
 use super::seed::SeedReader;
 use super::{GRPC_PORT, Transport};
 use crate::error::CommandError;
-use crate::pods;
+use crate::pods::{self, ProgramPods};
 use crate::program::Program;
 
 /// Forwards ports to the Pods of a release, through the API server of its seed.
@@ -31,6 +31,29 @@ impl PortForward {
         }
     }
 
+    /// The Pods of all programs of the release, whatever they do.
+    pub(super) async fn programs(&self) -> Result<Vec<ProgramPods>, CommandError> {
+        let ChartRelease { namespace, name, .. } = &*self.release;
+        let mut programs = Vec::new();
+        for program in Program::ALL {
+            if !self.release.includes(program) {
+                continue;
+            }
+            let deployment = self.release.deployments.get(&program);
+            let pods = match deployment {
+                Some(deployment) => self.seed.list(Some(namespace), &deployment.selector).await?,
+                None => Vec::new(),
+            };
+            programs.push(ProgramPods {
+                program,
+                deployment: format!("{namespace}/{name}-{program}"),
+                desired: deployment.map(|deployment| deployment.desired),
+                pods,
+            });
+        }
+        Ok(programs)
+    }
+
     /// The names of the ready pods of a program, in order.
     pub(super) async fn ready_pods(&self, program: Program) -> Result<Vec<String>, CommandError> {
         let ChartRelease { namespace, name, .. } = &*self.release;
@@ -45,13 +68,9 @@ impl PortForward {
         let mut names: Vec<String> = ready.map(pods::name).collect();
         names.sort();
         if names.is_empty() {
-            return Err(CommandError::unreachable(
-                format!(
-                    "no ready pod of {program} in namespace {namespace} ({})",
-                    deployment.selector
-                ),
-                "watchdogctl check says why",
-            ));
+            let selector = &deployment.selector;
+            let what = format!("no ready pod of {program} in namespace {namespace} ({selector})");
+            return Err(CommandError::unreachable(what, "watchdogctl check says why"));
         }
         Ok(names)
     }

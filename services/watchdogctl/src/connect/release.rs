@@ -55,6 +55,27 @@ impl ChartRelease {
         self.deployments.contains_key(&program) || self.installed.as_deref().is_none_or(is_named)
     }
 
+    fn add(&mut self, deployment: &Deployment, program: Program) {
+        let spec = deployment.spec.clone().unwrap_or_default();
+        let containers = spec.template.spec.into_iter().flat_map(|spec| spec.containers);
+        let mut options = containers.flat_map(|container| container.args.unwrap_or_default());
+        self.is_plaintext |= options.any(|option| option == "--insecure-plaintext");
+        let annotation = |key: &str| deployment.metadata.annotations.as_ref()?.get(key).cloned();
+        self.observer_secret = self
+            .observer_secret
+            .take()
+            .or_else(|| annotation(OBSERVER_SECRET));
+        self.installed = self.installed.take().or_else(|| annotation(INSTALLED));
+        let labels = spec.selector.match_labels.unwrap_or_default().into_iter();
+        let labels: Vec<String> = labels.map(|(key, value)| format!("{key}={value}")).collect();
+        let deployment = ReleaseDeployment {
+            // The API server sets it.
+            desired: spec.replicas.unwrap_or(1),
+            selector: labels.join(","),
+        };
+        self.deployments.insert(program, deployment);
+    }
+
     /// `NAMESPACE/NAME`, for people.
     fn shown(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
@@ -112,10 +133,8 @@ async fn search(seed: &SeedReader, args: &ConnectArgs) -> Result<Option<ChartRel
             several => {
                 let names: Vec<String> = several.iter().map(ChartRelease::shown).collect();
                 let what = format!("there are several releases of the watchdog: {}", names.join(", "));
-                return Err(CommandError::usage(
-                    what,
-                    "choose one with --namespace and --name",
-                ));
+                let what_to_do = "choose one with --namespace and --name";
+                return Err(CommandError::usage(what, what_to_do));
             }
         }
     }
@@ -129,53 +148,31 @@ fn releases(deployments: &[Deployment], name: Option<&str>) -> Vec<ChartRelease>
         let Some((release, program)) = of_chart(deployment) else {
             continue;
         };
-        if name.is_some_and(|name| name != release) {
-            continue;
+        if name.is_none_or(|name| name == release) {
+            let namespace = deployment.metadata.namespace.clone().unwrap_or_default();
+            let key = (namespace, release.to_owned());
+            found.entry(key).or_default().add(deployment, program);
         }
-        let namespace = deployment.metadata.namespace.clone().unwrap_or_default();
-        let known = found.entry((namespace.clone(), release.to_owned())).or_default();
-        known.namespace = namespace;
-        release.clone_into(&mut known.name);
-        add(known, deployment, program);
     }
-    found.into_values().collect()
+    let named = found
+        .into_iter()
+        .map(|((namespace, name), release)| ChartRelease {
+            namespace,
+            name,
+            ..release
+        });
+    named.collect()
 }
 
 /// The first part of the name, and the program; none if it is not of the chart.
 fn of_chart(deployment: &Deployment) -> Option<(&str, Program)> {
     let labels = deployment.metadata.labels.as_ref()?;
     let component = labels.get("app.kubernetes.io/component")?;
-    let program = Program::ALL
-        .into_iter()
-        .find(|program| program.as_str() == component)?;
+    let mut programs = Program::ALL.into_iter();
+    let program = programs.find(|program| program.as_str() == component)?;
     labels.get(CHART.0)?.strip_prefix(CHART.1)?;
     let name = deployment.metadata.name.as_deref()?;
     Some((name.strip_suffix(component.as_str())?.strip_suffix('-')?, program))
-}
-
-fn add(release: &mut ChartRelease, deployment: &Deployment, program: Program) {
-    let spec = deployment.spec.clone().unwrap_or_default();
-    let containers = spec.template.spec.into_iter().flat_map(|spec| spec.containers);
-    let mut options = containers.flat_map(|container| container.args.unwrap_or_default());
-    release.is_plaintext |= options.any(|option| option == "--insecure-plaintext");
-    let annotations = deployment.metadata.annotations.as_ref();
-    let annotation = |key: &str| annotations.and_then(|annotations| annotations.get(key)).cloned();
-    release.observer_secret = release
-        .observer_secret
-        .take()
-        .or_else(|| annotation(OBSERVER_SECRET));
-    release.installed = release.installed.take().or_else(|| annotation(INSTALLED));
-    let labels = spec.selector.match_labels.unwrap_or_default();
-    let labels: Vec<String> = labels
-        .iter()
-        .map(|(key, value)| format!("{key}={value}"))
-        .collect();
-    let deployment = ReleaseDeployment {
-        // The API server sets it.
-        desired: spec.replicas.unwrap_or(1),
-        selector: labels.join(","),
-    };
-    release.deployments.insert(program, deployment);
 }
 
 #[cfg(test)]

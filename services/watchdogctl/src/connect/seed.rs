@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use futures::AsyncReadExt as _;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::{ByteString, NamespaceResourceScope};
-use kube::api::{ListParams, LogParams};
+use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use watchdog_kube::seed::{connect_by_file, shown};
@@ -20,10 +19,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pods of one program, and Deployments of all releases, at most.
 const MAX_ITEMS: u32 = 500;
-
-/// The end of a log: lines and bytes at most.
-const LOG_LINES: i64 = 20;
-const LOG_BYTES: u64 = 64 * 1024;
 
 pub(super) fn unusable(error: &anyhow::Error) -> CommandError {
     CommandError::usage(
@@ -77,34 +72,6 @@ impl SeedReader {
         let what = format!("read the Secret {name} {}", place(Some(namespace)));
         let secret = self.request(&what, secrets.get(name)).await?;
         Ok(secret.data.unwrap_or_default())
-    }
-
-    /// The end of the log of a container before its last start. It may be cut, and may hold anything.
-    pub(super) async fn previous_log(
-        &self,
-        namespace: &str,
-        pod: &str,
-        container: &str,
-    ) -> Result<String, CommandError> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let params = LogParams {
-            container: Some(container.to_owned()),
-            previous: true,
-            tail_lines: Some(LOG_LINES),
-            limit_bytes: i64::try_from(LOG_BYTES).ok(),
-            ..LogParams::default()
-        };
-        let read = async {
-            let mut log = Vec::new();
-            let stream = pods.log_stream(pod, &params).await?;
-            std::pin::pin!(stream)
-                .take(LOG_BYTES)
-                .read_to_end(&mut log)
-                .await
-                .map_err(kube::Error::ReadEvents)?;
-            Ok(String::from_utf8_lossy(&log).into_owned())
-        };
-        self.request("read its log", read).await
     }
 
     async fn request<T>(

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use watchdog_api::text::printable;
+
 use super::ProgramDialer;
 use super::seed::unusable;
 use crate::args::ConnectArgs;
@@ -24,28 +26,29 @@ impl SeedConnection {
     /// # Errors
     /// When the kubeconfig cannot be used.
     pub(crate) fn each(connect: &ConnectArgs) -> Result<Vec<Self>, CommandError> {
-        let of = |name, connect| Self {
-            name,
-            connect,
-            dialer: None,
-        };
-        if !connect.has_contexts() {
-            return Ok(vec![of(String::new(), connect.clone())]);
+        let mut contexts = vec![connect.context.clone()];
+        if connect.has_contexts() {
+            let mut known = BTreeSet::new();
+            let all = self::contexts(connect)?.into_iter();
+            contexts = all
+                .filter(|context| known.insert(context.clone()))
+                .map(Some)
+                .collect();
         }
-        let mut known = BTreeSet::new();
-        let mut contexts = contexts(connect)?;
-        contexts.retain(|context| known.insert(context.clone()));
-        let of_context = |context: String| {
-            let name = watchdog_api::text::printable(&context);
-            let connect = ConnectArgs {
-                context: Some(context),
+        let seed = |context: Option<String>| Self {
+            name: match &context {
+                Some(context) if connect.has_contexts() => printable(context),
+                _ => String::new(),
+            },
+            connect: ConnectArgs {
+                context,
                 contexts: Vec::new(),
                 all_contexts: false,
                 ..connect.clone()
-            };
-            of(name, connect)
+            },
+            dialer: None,
         };
-        Ok(contexts.into_iter().map(of_context).collect())
+        Ok(contexts.into_iter().map(seed).collect())
     }
 
     /// The seeds of a command that does not end by itself. A single one is connected to now.
@@ -55,12 +58,11 @@ impl SeedConnection {
     pub(crate) async fn each_to_follow(connect: &ConnectArgs) -> Result<Vec<Self>, CommandError> {
         let mut seeds = Self::each(connect)?;
         if seeds.len() > MOST_FOLLOWED {
-            return Err(CommandError::usage(
-                format!("{} seeds are too many to follow at once", seeds.len()),
-                format!(
-                    "name at most {MOST_FOLLOWED} with --contexts; status without --watch asks any number"
-                ),
-            ));
+            let what = format!("{} seeds are too many to follow at once", seeds.len());
+            let what_to_do = format!(
+                "name at most {MOST_FOLLOWED} with --contexts; status without --watch asks any number"
+            );
+            return Err(CommandError::usage(what, what_to_do));
         }
         if let [only] = seeds.as_mut_slice()
             && !connect.has_contexts()
@@ -95,10 +97,8 @@ fn contexts(args: &ConnectArgs) -> Result<Vec<String>, CommandError> {
     let contexts = watchdog_kube::seed::contexts(args.kubeconfig.as_deref(), &variable);
     let contexts = contexts.map_err(|error| unusable(&error))?;
     if contexts.is_empty() {
-        return Err(CommandError::usage(
-            "the kubeconfig has no context",
-            "set --kubeconfig",
-        ));
+        let what = "the kubeconfig has no context";
+        return Err(CommandError::usage(what, "set --kubeconfig"));
     }
     Ok(contexts)
 }

@@ -193,14 +193,14 @@ async fn check_names_what_crashes_and_what_is_missing() {
         "phase": "Pending",
         "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes\u{1b}[2J fit"}],
     });
-    let crashing = |name| crashing_pod("watchdog", Program::ScalingCoordinator, name);
+    // A line with a raw control character is not JSON, and is shown as it is, with a space instead.
+    let log = "{\"level\":\"ERROR\",\"message\":\"cannot start\",\"error\":\"\x1b[2J no file\"}\n";
+    let crashing = |name, log| crashing_pod("watchdog", Program::ScalingCoordinator, name, log);
     let pods = [
-        crashing("scaling-coordinator-0"),
-        crashing("scaling-coordinator-1"),
+        crashing("scaling-coordinator-0", log),
+        crashing("scaling-coordinator-1", ""),
         unscheduled,
     ];
-    let log =
-        b"{\"level\":\"ERROR\",\"message\":\"cannot start\",\"error\":\"\x1b[2J no file \xff\"}\n".to_vec();
     let seed = Seed::start(PodApi {
         deployments: vec![
             deployment("garden", "watchdog", Program::LeaseProbe, 1),
@@ -211,7 +211,6 @@ async fn check_names_what_crashes_and_what_is_missing() {
         ],
         pods: api.pods.iter().cloned().chain(pods).collect(),
         secrets: secret(&authority, &WHOLE),
-        logs: BTreeMap::from([("scaling-coordinator-0".to_owned(), log)]),
         ..api
     })
     .await;
@@ -226,10 +225,8 @@ async fn check_names_what_crashes_and_what_is_missing() {
         &[
             "1 of 1 are ready",
             "0 of 2 are ready: no shoot is protected, and nothing that is held down is restored",
-            // A line with a raw control character is not JSON, and is shown as it is, with a space instead.
-            r#"7 restarts, CrashLoopBackOff, exit code 2: {"level":"ERROR","message":"cannot start","#,
-            "\"error\":\" [2J no file \u{fffd}\"}",
-            "7 restarts, CrashLoopBackOff, exit code 2; cannot read its log: user me cannot get",
+            r#"exit code 2: {"level":"ERROR","message":"cannot start","error":" [2J no file"}"#,
+            "7 restarts, CrashLoopBackOff, exit code 2; kubectl logs --previous may say why",
             "the Deployment garden/watchdog-weeder is scaled to 0",
             "no node takes it: 0/3 nodes [2J fit",
             "checks found something wrong.",
@@ -422,19 +419,24 @@ async fn the_number_of_seeds_that_are_followed_is_bounded() {
     }
 }
 
+/// A kubeconfig whose API server has this address, in a folder, and the option that names it.
+fn kubeconfig_of(address: &str) -> (TempDir, String) {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let kubeconfig = format!(
+        "apiVersion: v1\nkind: Config\nclusters: [{{name: a, cluster: {{server: \"http://{address}\"}}}}]\n\
+         contexts: [{{name: seed, context: {{cluster: a}}}}]\n"
+    );
+    std::fs::write(&path, kubeconfig).unwrap();
+    (folder, format!("--kubeconfig {}", path.display()))
+}
+
 /// A seed whose API server takes connections and never answers, beside one that does.
 #[tokio::test(start_paused = true)]
 async fn a_seed_that_never_answers_is_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let folder = TempDir::new().unwrap();
-    let path = folder.path().join("kubeconfig");
-    let address = silent.local_addr().unwrap();
-    let kubeconfig = format!(
-        "apiVersion: v1\nkind: Config\nclusters: [{{name: a, cluster: {{server: \"http://{address}\"}}}}]\n\
-         contexts: [{{name: silent, context: {{cluster: a}}}}]\n"
-    );
-    std::fs::write(&path, kubeconfig).unwrap();
-    let line = format!("--kubeconfig {} --all-contexts check", path.display());
+    let (_folder, kubeconfig) = kubeconfig_of(&silent.local_addr().unwrap().to_string());
+    let line = format!("{kubeconfig} --all-contexts check");
     fails(
         &line,
         3,
@@ -448,46 +450,27 @@ async fn an_error_of_the_seed_says_what_to_do() {
     let authority = TestAuthority::new();
     let server = serve(&authority).await;
     let (_socket, closed) = closed_address();
-    let api = |keys: &[&str]| PodApi {
-        secrets: secret(&authority, keys),
+    let seed = Seed::start(PodApi {
+        secrets: secret(&authority, &WHOLE),
         ..PodApi::release(&[(Program::LeaseProbe, &server.address), (Program::Weeder, &closed)])
-    };
-    let seed = Seed::start(api(&["ca.crt", "tls.crt"])).await;
-    let complete = Seed::start(api(&WHOLE)).await;
-    let broken = Seed::start(api(&[])).await;
-    let (of_seed, of_complete) = (seed.options(), complete.options());
-    let kubeconfig = std::fs::read_to_string(broken.kubeconfig()).unwrap();
-    let address = kubeconfig
-        .split("http://")
-        .nth(1)
-        .unwrap()
-        .split('"')
-        .next()
-        .unwrap();
-    std::fs::write(broken.kubeconfig(), kubeconfig.replace(address, "127.0.0.1:1")).unwrap();
+    })
+    .await;
+    let options = seed.options();
+    let (_folder, nothing_there) = kubeconfig_of(&closed);
     for (line, code, part) in [
         (
-            format!("{of_complete} scaling"),
+            format!("{options} scaling"),
             3,
             "no ready pod of scaling-coordinator in namespace garden",
         ),
+        (format!("{options} weeders"), 3, "connection refused in the pod"),
         (
-            format!("{of_complete} weeders"),
-            3,
-            "connection refused in the pod",
-        ),
-        (
-            format!("{of_seed} --tls-secret other verdicts"),
+            format!("{options} --tls-secret other verdicts"),
             2,
             "user me cannot get",
         ),
         (
-            format!("{of_seed} verdicts"),
-            2,
-            "the Secret garden/my-certificate has no tls.key",
-        ),
-        (
-            format!("{} verdicts", broken.options()),
+            format!("{nothing_there} --context seed verdicts"),
             3,
             "check --kubeconfig, --context and the connection",
         ),

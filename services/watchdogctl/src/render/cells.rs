@@ -2,7 +2,7 @@
 
 use watchdog_client::wire::forward;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
-use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceState, ShootScaling};
+use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ResourceState, ShootScaling};
 
 use super::table::{Cell, Style};
 use super::text;
@@ -29,10 +29,9 @@ pub(crate) fn outcome(verdict: &Verdict) -> Cell {
 pub(crate) fn valid(verdict: &Verdict) -> Cell {
     let left = forward(verdict.valid_for.as_ref());
     if left.is_zero() {
-        Cell::styled(Style::Bad, "expired")
-    } else {
-        text::duration(left).into()
+        return Cell::styled(Style::Bad, "expired");
     }
+    text::duration(left).into()
 }
 
 pub(crate) fn direction(direction: Direction) -> Cell {
@@ -62,6 +61,11 @@ pub(crate) fn resource_state(state: ResourceState) -> Cell {
     Cell::styled(style, text::resource_state(state))
 }
 
+/// True if the mode of a shoot is observe or off.
+pub(crate) fn is_unprotected(scaling: &ShootScaling) -> bool {
+    matches!(scaling.mode(), Mode::Observe | Mode::Off)
+}
+
 /// Says in one line what a shoot's flow waits for.
 pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
     let unfinished = scaling.resources.iter().find(|resource| {
@@ -74,10 +78,8 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
     });
     match (scaling.state(), unfinished) {
         (FlowState::Running | FlowState::Failed, Some(resource)) => {
-            let name = resource
-                .resource
-                .as_ref()
-                .map_or("?", |reference| &reference.name);
+            let reference = resource.resource.as_ref();
+            let name = reference.map_or("?", |reference| &reference.name);
             let state = text::resource_state(resource.state());
             format!("{name} {state}: {}", resource.message)
         }

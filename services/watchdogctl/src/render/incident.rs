@@ -5,7 +5,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use watchdog_client::wire::{forward, micros};
-use watchdog_proto::scaling::v1::{Direction, Incident, ScaleTimes, ShootScaling};
+use watchdog_proto::probe::v1::{Outcome, ZoneEvidence};
+use watchdog_proto::scaling::v1::{Direction, HoldReason, Incident, ScaleTimes, ShootScaling};
 
 use super::table::{Style, TextTable};
 use super::{Frame, text};
@@ -22,6 +23,20 @@ const DEFAULT_GRACE: Duration = Duration::from_secs(40);
 /// There is no incident.
 pub(crate) const NOTHING: &str =
     "Nothing has happened to this shoot since the coordinator became the leader.\n";
+
+/// An incident of a shoot, as it is known at one time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ShootIncident<'a> {
+    /// Its name in the API.
+    pub(crate) name: &'static str,
+    pub(crate) incident: &'a Incident,
+    scaling: &'a ShootScaling,
+    /// It is over, although the shoot was not healthy again: the shoot hibernates, migrates or is being deleted, and
+    /// nothing is held down any more.
+    is_released: bool,
+    /// Until when it lasts if it has not ended: now, or the time of the release.
+    until: Timestamp,
+}
 
 /// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -51,130 +66,283 @@ pub(crate) struct Prevention {
     pub(crate) text: String,
 }
 
-/// The incidents of a shoot with their names in the API, the one that runs first.
-pub(crate) fn incidents(scaling: &ShootScaling) -> impl Iterator<Item = (&'static str, &Incident)> {
-    let runs = scaling.incident.iter().map(|incident| ("incident", incident));
-    let last = scaling.last_incident.iter();
-    runs.chain(last.map(|incident| ("lastIncident", incident)))
-}
-
-/// The node monitor grace period of the shoot.
-pub(crate) fn grace(incident: &Incident) -> Duration {
-    let reported = incident.node_monitor_grace_period.as_ref();
-    reported.map_or(DEFAULT_GRACE, |grace| forward(Some(grace)))
-}
-
-/// The time that has passed in an incident: until its end, or until now.
-pub(crate) fn length(incident: &Incident, now: Timestamp) -> Duration {
-    took_so_far(incident.verdict_to_restored.as_ref(), incident, now)
-}
-
-/// How long a stage took that begins with the incident, or takes until now.
-fn took_so_far(took: Option<&prost_types::Duration>, incident: &Incident, now: Timestamp) -> Duration {
-    if took.is_some() {
-        return forward(took);
+impl Prevention {
+    fn new(nodes: Option<u32>, text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { nodes, text }
     }
-    let started = text::timestamp(incident.start_time.as_ref());
-    let passed = started.and_then(|started| Duration::try_from(now.duration_since(started)).ok());
-    passed.unwrap_or_default()
 }
 
-/// Says what an incident would have cost: the nodes that kube-controller-manager would have marked Unknown.
-pub(crate) fn prevention(incident: &Incident, now: Timestamp) -> Prevention {
-    let none = |text: String| Prevention { nodes: Some(0), text };
-    let Some(before) = incident.last_renewal_to_verdict.as_ref() else {
-        return Prevention {
-            nodes: None,
-            text: "unknown: no lease had expired when it began".to_owned(),
-        };
-    };
-    let (grace, before) = (grace(incident), forward(Some(before)));
-    let healthy = incident.verdict_to_healthy.as_ref();
-    let silent = before + took_so_far(healthy, incident, now);
-    if silent <= grace {
-        let yet = if healthy.is_some() { "" } else { " yet" };
-        let (silent, grace) = (text::duration(silent), text::duration(grace));
-        return none(format!(
-            "nothing{yet}: the leases were not renewed for {silent}, and kube-controller-manager waits {grace}"
-        ));
+impl<'a> ShootIncident<'a> {
+    /// The incidents of a shoot, the newest first.
+    pub(crate) fn all(scaling: &'a ShootScaling, now: Timestamp) -> impl Iterator<Item = Self> {
+        let is_released = scaling.hold_reason() == HoldReason::Cluster && !scaling.meltdown_protection_active;
+        let released = text::timestamp(scaling.direction_change_time).filter(|_| is_released);
+        let current = scaling.incident.iter().map(move |incident| Self {
+            name: "incident",
+            incident,
+            scaling,
+            is_released: is_released && incident.verdict_to_restored.is_none(),
+            until: released.unwrap_or(now),
+        });
+        let last = scaling.last_incident.iter().map(move |incident| Self {
+            name: "lastIncident",
+            incident,
+            scaling,
+            is_released: false,
+            until: now,
+        });
+        current.chain(last)
     }
-    let downs = down_times(incident).into_iter();
-    let stops = downs.filter(|down| down.name == KUBE_CONTROLLER_MANAGER);
-    let marks_after = grace.saturating_sub(before);
-    match stops.map(|down| down.from).reduce(f64::min) {
-        // The record of a leader that found everything scaled down, or of a shoot that was not scaled.
-        None => {
-            return Prevention {
-                nodes: None,
-                text: "unknown: the record has no scale-down of kube-controller-manager by this leader"
-                    .to_owned(),
-            };
+
+    pub(crate) const fn is_running(&self) -> bool {
+        self.incident.verdict_to_restored.is_none() && !self.is_released
+    }
+
+    /// The time that has passed in it: until its end, or until now.
+    pub(crate) fn length(&self) -> Duration {
+        self.took(self.incident.verdict_to_restored)
+    }
+
+    /// How long a stage took that begins with the incident, or takes so far.
+    fn took(&self, stage: Option<prost_types::Duration>) -> Duration {
+        if stage.is_some() {
+            return forward(stage.as_ref());
         }
-        Some(stopped) if stopped > marks_after.as_secs_f64() => {
-            return none(format!(
+        let started = text::timestamp(self.incident.start_time);
+        started.map_or(Duration::ZERO, |started| text::passed(started, self.until))
+    }
+
+    /// The seconds from the start until the release, of an incident that ended with one.
+    pub(crate) fn released_after(&self) -> Option<f64> {
+        self.is_released.then(|| self.length().as_secs_f64())
+    }
+
+    /// The node monitor grace period of the shoot.
+    pub(crate) fn grace(&self) -> Duration {
+        let reported = self.incident.node_monitor_grace_period.as_ref();
+        reported.map_or(DEFAULT_GRACE, |grace| forward(Some(grace)))
+    }
+
+    /// Says what it would have cost: the nodes that kube-controller-manager would have marked Unknown.
+    pub(crate) fn prevention(&self) -> Prevention {
+        let incident = self.incident;
+        let Some(before) = incident.last_renewal_to_verdict.as_ref() else {
+            return Prevention::new(None, "unknown: no lease had expired when it began");
+        };
+        let (grace, before) = (self.grace(), forward(Some(before)));
+        let silent = before + self.took(incident.verdict_to_healthy);
+        let (grace_shown, silent_shown) = (text::duration(grace), text::duration(silent));
+        if silent <= grace {
+            let is_over = incident.verdict_to_healthy.is_some() || self.is_released;
+            let yet = if is_over { "" } else { " yet" };
+            let text = format!(
+                "nothing{yet}: the leases were not renewed for {silent_shown}, and kube-controller-manager waits \
+                 {grace_shown}"
+            );
+            return Prevention::new(Some(0), text);
+        }
+        let downs = self.down_times().into_iter();
+        let stops = downs.filter(|down| down.name == KUBE_CONTROLLER_MANAGER);
+        let Some(stopped) = stops.map(|down| down.from).reduce(f64::min) else {
+            // The record of a leader that found everything scaled down, or of a shoot that was not scaled.
+            let text = "unknown: the record has no scale-down of kube-controller-manager by this leader";
+            return Prevention::new(None, text);
+        };
+        let marks_after = grace.saturating_sub(before);
+        if stopped > marks_after.as_secs_f64() {
+            let text = format!(
                 "nothing: kube-controller-manager was scaled down {} after the verdict, and marks nodes Unknown after \
                  {}",
                 duration_of(stopped),
                 text::duration(marks_after)
-            ));
+            );
+            return Prevention::new(Some(0), text);
         }
-        Some(_) => {}
+        let nodes: u32 = incident.zones.iter().map(|zone| zone.expired).sum();
+        let nodes = (nodes > 0).then_some(nodes);
+        let shown = match (nodes, incident.peak_expired_fraction) {
+            (Some(nodes), _) => text::count(nodes, "node", "nodes"),
+            (None, Some(share)) => format!("{} of the nodes", text::percent(share)),
+            (None, None) => "nodes".to_owned(),
+        };
+        let machines = if silent > grace + MACHINE_HEALTH_TIMEOUT {
+            ", and machine-controller-manager would have replaced their machines"
+        } else {
+            ""
+        };
+        let text = format!(
+            "{shown} that kube-controller-manager would have marked Unknown {grace_shown} after the last \
+             renewal{machines}"
+        );
+        if incident.in_mode_observe {
+            let text = format!("nothing, because the mode was observe; in mode protect: {text}");
+            return Prevention::new(Some(0), text);
+        }
+        Prevention::new(nodes, text)
     }
-    let nodes: u32 = incident.zones.iter().map(|zone| zone.expired).sum();
-    let nodes = (nodes > 0).then_some(nodes);
-    let shown = match (nodes, incident.peak_expired_fraction) {
-        (Some(1), _) => "1 node".to_owned(),
-        (Some(nodes), _) => format!("{nodes} nodes"),
-        (None, Some(share)) => format!("{} of the nodes", text::percent(share)),
-        (None, None) => "nodes".to_owned(),
-    };
-    let would = if incident.in_mode_observe {
-        "nothing, because the mode was observe; in mode protect: "
-    } else {
-        ""
-    };
-    let machines = if silent > grace + MACHINE_HEALTH_TIMEOUT {
-        ", and machine-controller-manager would have replaced their machines"
-    } else {
-        ""
-    };
-    Prevention {
-        nodes: if incident.in_mode_observe { Some(0) } else { nodes },
-        text: format!(
-            "{would}{shown} that kube-controller-manager would have marked Unknown {} after the last renewal{machines}",
-            text::duration(grace)
-        ),
+
+    /// `ended after 5m12s`, or `not ended`.
+    pub(crate) fn state(&self) -> String {
+        let length = text::duration(self.length());
+        match self.incident.verdict_to_restored {
+            Some(_) => format!("ended after {length}"),
+            None if self.is_released => format!("released after {length}"),
+            None => "not ended".to_owned(),
+        }
+    }
+
+    /// Its state and what was written: `ended after 5m12s: 2 down, 2 up, 0 writes failed`.
+    pub(crate) fn summary(&self) -> String {
+        let incident = self.incident;
+        let failed = text::count(incident.failed_writes, "write", "writes");
+        let comparison = match seconds(incident.scale_down_lead) {
+            _ if !incident.in_mode_observe => String::new(),
+            Some(lead) => format!("; mode observe, lead {lead:.1} s"),
+            None => "; mode observe, no other writer to compare with".to_owned(),
+        };
+        let (state, down, up) = (self.state(), incident.scaled_down, incident.scaled_up);
+        format!("{state}: {down} down, {up} up, {failed} failed{comparison}")
+    }
+
+    /// The outcome that started it.
+    pub(crate) fn outcome(&self) -> &'static str {
+        match self.incident.outcome() {
+            Outcome::Unspecified => "the coordinator became the leader, or another writer scaled",
+            outcome => text::outcome(outcome),
+        }
+    }
+
+    /// Each dependant that this program scaled down or, in mode observe, would have.
+    pub(crate) fn down_times(&self) -> Vec<DownTime> {
+        let all = &self.incident.scale_times;
+        let of = |times: &ScaleTimes| {
+            let from = seconds(times.scaled_after).filter(|_| times.direction() == Direction::Down)?;
+            let mut ups = all.iter().filter(|other| other.direction() == Direction::Up);
+            let up = ups.find(|up| up.resource == times.resource);
+            let up = up.and_then(|up| seconds(up.scaled_after));
+            let name = times.resource.as_ref().map(|resource| resource.name.clone());
+            Some(DownTime {
+                name: name.unwrap_or_else(|| "?".to_owned()),
+                from,
+                to: up.or_else(|| self.released_after()),
+            })
+        };
+        all.iter().filter_map(of).collect()
+    }
+
+    /// All that happened, the earliest first.
+    pub(crate) fn moments(&self) -> Vec<IncidentMoment> {
+        let mut moments = Vec::new();
+        let mut add = |after: Option<f64>, who: &str, what: String| {
+            let who = who.to_owned();
+            moments.extend(after.map(|after| IncidentMoment { after, what, who }));
+        };
+        let (incident, leader) = (self.incident, self.scaling.replica.as_str());
+        let renewed = incident.last_renewal_to_verdict.as_ref();
+        let renewed = renewed.map(|age| text::duration(forward(Some(age))));
+        let renewed = renewed.map(|age| format!(", {age} after the last renewal"));
+        let started = format!("{}{}", self.outcome(), renewed.unwrap_or_default());
+        add(Some(0.0), "lease-probe", started);
+        let ours = if incident.in_mode_observe {
+            "would have been scaled"
+        } else {
+            "scaled"
+        };
+        for times in &incident.scale_times {
+            let resource = text::resource(times.resource.as_ref());
+            let way = match times.direction() {
+                Direction::Down => "down",
+                _ => "up",
+            };
+            add(
+                seconds(times.scaled_after),
+                leader,
+                format!("{resource} {ours} {way}"),
+            );
+            let other = format!("{resource} scaled {way}");
+            add(seconds(times.other_scaled_after), &times.other, other);
+        }
+        let healthy = seconds(incident.verdict_to_healthy);
+        add(healthy, "lease-probe", "healthy".to_owned());
+        let restored = seconds(incident.verdict_to_restored);
+        add(restored, leader, "everything restored".to_owned());
+        let released = format!("released: {}", self.scaling.reason);
+        add(self.released_after(), leader, released);
+        moments.sort_by(|a, b| a.after.total_cmp(&b.after));
+        moments
+    }
+
+    /// The time of a moment; `-` if the start is not known.
+    fn clock(&self, moment: &IncidentMoment, now: Timestamp) -> String {
+        let at = || {
+            let passed = SignedDuration::try_from_secs_f64(moment.after).ok()?;
+            let started = text::timestamp(self.incident.start_time)?;
+            started.checked_add(passed).ok()
+        };
+        text::shown(at().map(|at| text::clock(at, now)))
+    }
+
+    pub(crate) fn lines(&self, frame: &Frame) -> String {
+        let style = if self.is_running() {
+            Style::Warn
+        } else {
+            Style::Good
+        };
+        let mut out = format!("{} {}\n", frame.paint(style, "incident"), self.summary());
+        for sentence in [
+            self.incident.reason.clone(),
+            peak(self.incident).unwrap_or_default(),
+            format!("prevented: {}", self.prevention().text),
+            self.incident.last_error.clone(),
+        ] {
+            if !sentence.is_empty() {
+                out.push_str(&format!("  {sentence}\n"));
+            }
+        }
+        let table = TextTable::of(self.moments())
+            .indented(2)
+            .column("AFTER", |moment| duration_of(moment.after))
+            .column("AT", |moment| self.clock(moment, frame.now))
+            .column("BY", |moment| moment.who.clone())
+            .column("WHAT", |moment| moment.what.clone());
+        out.push_str(&table.render(frame));
+        let took = stages(self.incident);
+        if !took.is_empty() {
+            out.push_str(&format!("  {}\n", took.join(", ")));
+        }
+        out
     }
 }
 
 /// Each stage, and how long it took.
-fn stages(incident: &Incident) -> Vec<(&'static str, Duration)> {
-    let span = |sent: &Option<prost_types::Duration>| sent.as_ref().map(|sent| forward(Some(sent)));
-    let healthy = span(&incident.verdict_to_healthy);
-    let restored = span(&incident.verdict_to_restored);
-    let to_restored = healthy.zip(restored);
-    [
-        ("last renewal to verdict", span(&incident.last_renewal_to_verdict)),
-        ("verdict to first write", span(&incident.verdict_to_first_write)),
-        ("verdict to last write", span(&incident.verdict_to_last_write)),
+fn stages(incident: &Incident) -> Vec<String> {
+    let span = |sent: Option<prost_types::Duration>| sent.map(|sent| forward(Some(&sent)));
+    let healthy = span(incident.verdict_to_healthy);
+    let restored = span(incident.verdict_to_restored).zip(healthy);
+    let stages = [
+        ("last renewal to verdict", span(incident.last_renewal_to_verdict)),
+        ("verdict to first write", span(incident.verdict_to_first_write)),
+        ("verdict to last write", span(incident.verdict_to_last_write)),
         ("verdict to healthy", healthy),
         (
             "healthy to restored",
-            to_restored.map(|(healthy, restored)| restored.saturating_sub(healthy)),
+            restored.map(|(end, start)| end.saturating_sub(start)),
         ),
-    ]
-    .into_iter()
-    .filter_map(|(stage, took)| Some((stage, took?)))
-    .collect()
+    ];
+    let known = stages
+        .into_iter()
+        .filter_map(|(stage, took)| Some((stage, took?)));
+    known
+        .map(|(stage, took)| format!("{stage} {}", text::duration(took)))
+        .collect()
 }
 
 /// The share of expired leases at the peak, with its zones; none if no lease was eligible.
 fn peak(incident: &Incident) -> Option<String> {
     let share = text::percent(incident.peak_expired_fraction?);
-    let zones = incident.zones.iter();
-    let zones: Vec<String> = zones
-        .map(|zone| format!("{} {}/{}", text::zone(zone), zone.expired, zone.candidates))
-        .collect();
+    let zone = |zone: &ZoneEvidence| format!("{} {}/{}", text::zone(zone), zone.expired, zone.candidates);
+    let zones: Vec<String> = incident.zones.iter().map(zone).collect();
     let colon = if zones.is_empty() { "" } else { ": " };
     Some(format!(
         "{share} of the eligible leases expired{colon}{}",
@@ -182,118 +350,9 @@ fn peak(incident: &Incident) -> Option<String> {
     ))
 }
 
-/// `2 down, 1 up, 0 writes failed`, in mode observe with the comparison.
-fn counts(incident: &Incident) -> String {
-    let failed = text::count(incident.failed_writes, "write", "writes");
-    let comparison = match seconds(incident.scale_down_lead.as_ref()) {
-        _ if !incident.in_mode_observe => String::new(),
-        Some(lead) => format!("; mode observe, lead {lead:.1} s"),
-        None => "; mode observe, no other writer to compare with".to_owned(),
-    };
-    format!(
-        "{} down, {} up, {failed} failed{comparison}",
-        incident.scaled_down, incident.scaled_up
-    )
-}
-
-/// `ended after 5m12s`, or `not ended`.
-pub(crate) fn state(incident: &Incident) -> String {
-    match &incident.verdict_to_restored {
-        Some(took) => format!("ended after {}", text::duration(forward(Some(took)))),
-        None => "not ended".to_owned(),
-    }
-}
-
-/// Its state and what was written.
-pub(crate) fn summary(incident: &Incident) -> String {
-    format!("{}: {}", state(incident), counts(incident))
-}
-
-/// The outcome that started it.
-pub(crate) fn outcome(incident: &Incident) -> String {
-    match text::outcome(incident.outcome()) {
-        "UNSPECIFIED" => "the coordinator became the leader, or another writer scaled".to_owned(),
-        outcome => outcome.to_owned(),
-    }
-}
-
 /// A span as seconds, which may be negative.
-pub(crate) fn seconds(sent: Option<&prost_types::Duration>) -> Option<f64> {
-    sent.map(|sent| micros(Some(sent)) as f64 / 1e6)
-}
-
-/// Each dependant that this program scaled down or, in mode observe, would have.
-pub(crate) fn down_times(incident: &Incident) -> Vec<DownTime> {
-    let of = |times: &ScaleTimes| {
-        let from = seconds(times.scaled_after.as_ref()).filter(|_| times.direction() == Direction::Down)?;
-        let is_up =
-            |other: &&ScaleTimes| other.direction() == Direction::Up && other.resource == times.resource;
-        let up = incident.scale_times.iter().find(is_up);
-        let name = times.resource.as_ref().map(|resource| resource.name.clone());
-        Some(DownTime {
-            name: name.unwrap_or_else(|| "?".to_owned()),
-            from,
-            to: up.and_then(|up| seconds(up.scaled_after.as_ref())),
-        })
-    };
-    incident.scale_times.iter().filter_map(of).collect()
-}
-
-/// All that happened, the earliest first. `leader` is the replica that reports the incident.
-pub(crate) fn moments(incident: &Incident, leader: &str) -> Vec<IncidentMoment> {
-    let started = match &incident.last_renewal_to_verdict {
-        Some(age) => {
-            let age = text::duration(forward(Some(age)));
-            format!("{}, {age} after the last renewal", outcome(incident))
-        }
-        None => outcome(incident),
-    };
-    let ours = if incident.in_mode_observe {
-        "would have been scaled"
-    } else {
-        "scaled"
-    };
-    let mut found = vec![(Some(0.0), started, "lease-probe")];
-    for times in &incident.scale_times {
-        let resource = text::resource(times.resource.as_ref());
-        let way = if times.direction() == Direction::Down {
-            "down"
-        } else {
-            "up"
-        };
-        let (own, other) = (times.scaled_after.as_ref(), times.other_scaled_after.as_ref());
-        found.push((seconds(own), format!("{resource} {ours} {way}"), leader));
-        found.push((
-            seconds(other),
-            format!("{resource} scaled {way}"),
-            times.other.as_str(),
-        ));
-    }
-    let healthy = seconds(incident.verdict_to_healthy.as_ref());
-    found.push((healthy, "healthy".to_owned(), "lease-probe"));
-    let restored = seconds(incident.verdict_to_restored.as_ref());
-    found.push((restored, "everything restored".to_owned(), leader));
-    let known = found.into_iter().filter_map(|(after, what, who)| {
-        Some(IncidentMoment {
-            after: after?,
-            what,
-            who: who.to_owned(),
-        })
-    });
-    let mut moments: Vec<IncidentMoment> = known.collect();
-    moments.sort_by(|a, b| a.after.total_cmp(&b.after));
-    moments
-}
-
-/// The time of a moment; `-` if the start is not known.
-fn clock(incident: &Incident, moment: &IncidentMoment, now: Timestamp) -> String {
-    let at = || {
-        let passed = SignedDuration::try_from_secs_f64(moment.after).ok()?;
-        text::timestamp(incident.start_time.as_ref())?
-            .checked_add(passed)
-            .ok()
-    };
-    at().map_or_else(|| "-".to_owned(), |at| text::clock(at, now))
+pub(crate) fn seconds(sent: Option<prost_types::Duration>) -> Option<f64> {
+    sent.map(|sent| micros(Some(&sent)) as f64 / 1e6)
 }
 
 /// Seconds, which may be before the start.
@@ -305,9 +364,8 @@ pub(crate) fn duration_of(seconds: f64) -> String {
 
 /// Both incidents, the older one first, each with what happened in it.
 pub(crate) fn lines(scaling: &ShootScaling, frame: &Frame) -> String {
-    let mut shown: Vec<_> = incidents(scaling)
-        .map(|(_, incident)| lines_of(incident, &scaling.replica, frame))
-        .collect();
+    let shown = ShootIncident::all(scaling, frame.now).map(|incident| incident.lines(frame));
+    let mut shown: Vec<String> = shown.collect();
     if shown.is_empty() {
         return NOTHING.to_owned();
     }
@@ -315,44 +373,9 @@ pub(crate) fn lines(scaling: &ShootScaling, frame: &Frame) -> String {
     shown.join("\n")
 }
 
-pub(crate) fn lines_of(incident: &Incident, leader: &str, frame: &Frame) -> String {
-    let style = match incident.verdict_to_restored {
-        Some(_) => Style::Good,
-        None => Style::Warn,
-    };
-    let title = frame.paint(style, "incident");
-    let mut out = format!("{title} {}\n", summary(incident));
-    for sentence in [
-        incident.reason.clone(),
-        peak(incident).unwrap_or_default(),
-        format!("prevented: {}", prevention(incident, frame.now).text),
-        incident.last_error.clone(),
-    ] {
-        if !sentence.is_empty() {
-            out.push_str(&format!("  {sentence}\n"));
-        }
-    }
-    let table = TextTable::of(moments(incident, leader))
-        .indented(2)
-        .column("AFTER", |moment| duration_of(moment.after))
-        .column("AT", |moment| clock(incident, moment, frame.now))
-        .column("BY", |moment| moment.who.clone())
-        .column("WHAT", |moment| moment.what.clone());
-    out.push_str(&table.render(frame));
-    let took: Vec<String> = stages(incident)
-        .into_iter()
-        .map(|(stage, took)| format!("{stage} {}", text::duration(took)))
-        .collect();
-    if !took.is_empty() {
-        out.push_str(&format!("  {}\n", took.join(", ")));
-    }
-    out
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use watchdog_client::wire::signed;
-    use watchdog_proto::probe::v1::{Outcome, ZoneEvidence};
     use watchdog_proto::scaling::v1::ResourceState;
 
     use super::*;
@@ -436,6 +459,56 @@ incident not ended: 0 down, 0 up, 0 writes failed
         assert_eq!(none, NOTHING);
     }
 
+    /// The scaling of a shoot with this incident, which is not the current one.
+    pub(crate) fn after(last: Incident) -> ShootScaling {
+        ShootScaling {
+            last_incident: Some(last),
+            replica: "coordinator-0".to_owned(),
+            ..ShootScaling::default()
+        }
+    }
+
+    #[test]
+    fn an_incident_of_a_shoot_that_hibernates_is_over() {
+        let runs = Incident {
+            verdict_to_healthy: None,
+            verdict_to_restored: None,
+            start_time: testing::ago(1_000),
+            ..ended()
+        };
+        let mut scaling = ShootScaling {
+            incident: Some(runs),
+            direction: Direction::Hold.into(),
+            hold_reason: HoldReason::Cluster.into(),
+            direction_change_time: testing::ago(940),
+            reason: "The shoot hibernates.".to_owned(),
+            meltdown_protection_active: true,
+            ..ShootScaling::default()
+        };
+        let shown = |scaling: &ShootScaling| {
+            let found = ShootIncident::all(scaling, testing::pipe().now).next().unwrap();
+            (found.is_running(), found.lines(&testing::pipe()))
+        };
+        let (is_running, text) = shown(&scaling);
+        assert!(is_running, "its dependants are still held down");
+        assert!(text.contains("would have replaced their machines"), "{text}");
+        scaling.meltdown_protection_active = false;
+        let (is_running, text) = shown(&scaling);
+        assert!(!is_running);
+        assert!(
+            text.starts_with("incident released after 1m00s: 1 down"),
+            "{text}"
+        );
+        assert!(
+            text.contains("  1m00s  00:24:20Z               released: The shoot hibernates.\n"),
+            "{text}"
+        );
+        assert!(!text.contains("would have replaced"), "{text}");
+        // Another hold ends nothing.
+        scaling.hold_reason = HoldReason::Verdict.into();
+        assert!(shown(&scaling).0);
+    }
+
     #[test]
     fn an_incident_in_mode_observe_shows_who_was_first() {
         let mut ended = Incident {
@@ -449,7 +522,7 @@ incident not ended: 0 down, 0 up, 0 writes failed
             scale_down_lead: Some(span(-2.04)),
             ..Default::default()
         };
-        let shown = |ended: &Incident| lines_of(ended, "coordinator-0", &testing::pipe());
+        let shown = |ended: &Incident| lines(&after(ended.clone()), &testing::pipe());
         let text = shown(&ended);
         assert!(text.contains("; mode observe, lead -2.0 s\n"), "{text}");
         let other =
@@ -470,7 +543,10 @@ incident not ended: 0 down, 0 up, 0 writes failed
         let nodes = |change: &dyn Fn(&mut Incident)| {
             let mut incident = ended();
             change(&mut incident);
-            prevention(&incident, now)
+            ShootIncident::all(&after(incident), now)
+                .next()
+                .unwrap()
+                .prevention()
         };
         let first = |incident: &mut Incident, after: Option<f64>| {
             incident.scale_times[0].scaled_after = after.map(span)

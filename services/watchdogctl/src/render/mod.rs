@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::error::CommandError;
+use crate::program::Program;
 use table::Style;
 
 /// The shape of an answer.
@@ -40,8 +41,6 @@ pub(crate) struct Frame {
     pub(crate) now: Timestamp,
     /// Columns of the terminal; none in a pipe, where nothing is cut.
     pub(crate) width: Option<usize>,
-    /// Rows of the terminal, for a screen that is drawn again and again; none where all is shown.
-    pub(crate) rows: Option<usize>,
     /// True if colours may be used.
     pub(crate) color: bool,
     pub(crate) format: Format,
@@ -53,7 +52,6 @@ impl Frame {
         Self {
             now,
             width: None,
-            rows: None,
             color: false,
             format: Format::Table,
         }
@@ -65,11 +63,6 @@ impl Frame {
             Some(code) if self.color && !text.is_empty() => format!("\x1b[{code}m{text}\x1b[0m"),
             _ => text.to_owned(),
         }
-    }
-
-    /// True for a table with more columns.
-    pub(crate) fn is_wide(&self) -> bool {
-        self.format == Format::Wide
     }
 
     /// A part of an answer under its title.
@@ -90,43 +83,87 @@ pub(crate) fn missing(missing: &[String], frame: &Frame) -> String {
     format!("{}\n", frame.paint(Style::Bad, &text))
 }
 
+/// The parts that an answer lacks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct AnswerGaps {
+    /// Replicas whose items may be absent.
+    pub(crate) missing_replicas: Vec<String>,
+    pub(crate) unanswered: Vec<Unanswered>,
+}
+
 /// A program or a seed that did not answer, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Unanswered {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) program: Option<&'static str>,
+    program: Option<&'static str>,
     /// The context of a seed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) context: Option<String>,
-    pub(crate) error: CommandError,
+    context: Option<String>,
+    #[serde(flatten)]
+    error: CommandError,
 }
 
-impl Unanswered {
-    pub(crate) fn by(program: &'static str, error: CommandError) -> Self {
-        Self {
-            program: Some(program),
-            context: None,
+impl AnswerGaps {
+    /// The answer of a program, or none, which is noted.
+    pub(crate) fn answered<T>(
+        &mut self,
+        program: impl Into<&'static str>,
+        answer: Result<T, CommandError>,
+    ) -> Option<T> {
+        let program = Some(program.into());
+        let note = |error| self.add(program, None, error);
+        answer.map_err(note).ok()
+    }
+
+    pub(crate) fn add(
+        &mut self,
+        program: Option<&'static str>,
+        context: Option<String>,
+        error: CommandError,
+    ) {
+        self.unanswered.push(Unanswered {
+            program,
+            context,
             error,
-        }
+        });
     }
-}
 
-/// The lines about what did not answer. The advice for the same error is there once.
-pub(crate) fn unanswered(all: &[Unanswered], frame: &Frame) -> String {
-    let mut out = String::new();
-    for (n, one) in all.iter().enumerate() {
-        let from = one.program.or(one.context.as_deref()).unwrap_or_default();
-        let line = format!("NO ANSWER from {from}: {}", one.error.what());
-        out.push_str(&format!("{}\n", frame.paint(Style::Bad, &line)));
-        if !all.iter().take(n).any(|before| before.error == one.error) {
-            out.push_str(&format!("  {}\n", one.error.what_to_do()));
-        }
+    /// Adds the replicas that an answer misses, each once.
+    pub(crate) fn add_missing(&mut self, missing: impl IntoIterator<Item = String>) {
+        self.missing_replicas.extend(missing);
+        self.missing_replicas.sort();
+        self.missing_replicas.dedup();
     }
-    out
-}
 
-/// The exit code when something did not answer: the highest of all errors.
-pub(crate) fn code_of(unanswered: &[Unanswered]) -> u8 {
-    let codes = unanswered.iter().map(|one| one.error.code);
-    codes.max().unwrap_or_default()
+    /// The number of programs, seeds and replicas without an answer.
+    pub(crate) const fn count(&self) -> usize {
+        self.missing_replicas.len() + self.unanswered.len()
+    }
+
+    pub(crate) fn lacks(&self, program: Program) -> bool {
+        let mut unanswered = self.unanswered.iter();
+        unanswered.any(|one| one.program == Some(program.as_str()))
+    }
+
+    /// The advice for the same error is there once.
+    pub(crate) fn lines(&self, frame: &Frame) -> String {
+        let mut out = missing(&self.missing_replicas, frame);
+        for (n, one) in self.unanswered.iter().enumerate() {
+            let from = one.program.or(one.context.as_deref()).unwrap_or_default();
+            let line = format!("NO ANSWER from {from}: {}", one.error.what);
+            out.push_str(&format!("{}\n", frame.paint(Style::Bad, &line)));
+            let mut before = self.unanswered.iter().take(n);
+            if !before.any(|before| before.error == one.error) {
+                out.push_str(&format!("  {}\n", one.error.what_to_do));
+            }
+        }
+        out
+    }
+
+    /// The exit code: the highest of all errors.
+    pub(crate) fn code(&self) -> u8 {
+        let codes = self.unanswered.iter().map(|one| one.error.code);
+        codes.max().unwrap_or_default()
+    }
 }

@@ -1,10 +1,9 @@
 //! The timeline of an incident as a picture: one SVG element without anything from elsewhere.
 
-use jiff::Timestamp;
+use watchdog_api::text::printable;
 use watchdog_client::wire::forward;
-use watchdog_proto::scaling::v1::Incident;
 
-use super::incident::{down_times, duration_of, grace, length, seconds};
+use super::incident::{ShootIncident, duration_of, seconds};
 use super::text;
 
 const WIDTH: f64 = 960.0;
@@ -18,15 +17,11 @@ const LONGEST_NAME: usize = 34;
 
 /// A bar of a lane, in seconds since the start.
 struct Bar {
+    lane: u8,
     from: f64,
     to: f64,
     color: &'static str,
     what: String,
-}
-
-struct Lane {
-    name: String,
-    bars: Vec<Bar>,
 }
 
 const SILENT: &str = "#d9822b";
@@ -36,16 +31,28 @@ const INK: &str = "#182026";
 const HEALTHY: &str = "#0d8050";
 
 /// The picture. It has no empty line, which would end it within Markdown.
-pub(crate) fn timeline(shoot: &str, incident: &Incident, now: Timestamp) -> String {
-    let before = forward(incident.last_renewal_to_verdict.as_ref()).as_secs_f64();
-    let end = length(incident, now).as_secs_f64().max(1.0);
+pub(crate) fn timeline(shoot: &str, incident: &ShootIncident<'_>) -> String {
+    let sent = incident.incident;
+    let before = forward(sent.last_renewal_to_verdict.as_ref()).as_secs_f64();
+    let end = incident.length().as_secs_f64().max(1.0);
     let (first, last) = (-before, end + 0.02 * (end + before));
     let x = |seconds: f64| {
         let share = ((seconds - first) / (last - first)).clamp(0.0, 1.0);
         LEFT + share * (WIDTH - LEFT - RIGHT)
     };
-    let lanes = lanes(incident, end);
-    let bottom = TOP + LANE * lanes.len() as f64;
+    let healthy = seconds(sent.verdict_to_healthy);
+    let outcome = text::outcome(sent.outcome());
+    let mut names = vec!["leases".to_owned()];
+    let mut bars = vec![
+        bar(0, first, 0.0, SILENT, "not renewed, no verdict yet"),
+        bar(0, 0.0, healthy.unwrap_or(end), CUT_OFF, outcome),
+    ];
+    for (lane, down) in (1..).zip(incident.down_times()) {
+        let to = down.to.unwrap_or(end).max(down.from);
+        bars.push(bar(lane, down.from, to, DOWN, "scaled down"));
+        names.push(down.name);
+    }
+    let bottom = TOP + LANE * names.len() as f64;
     let height = bottom + 34.0;
     let title = escaped(&format!("Timeline of the incident of {shoot}"));
     let mut out = format!(
@@ -54,32 +61,37 @@ pub(crate) fn timeline(shoot: &str, incident: &Incident, now: Timestamp) -> Stri
          <title>{title}</title>\n\
          <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
     );
-    for (lane, row) in lanes.iter().zip(0_u16..) {
-        let y = TOP + LANE * f64::from(row);
-        out.push_str(&label(LEFT - 8.0, y + 18.0, "end", INK, &shortened(&lane.name)));
-        for bar in &lane.bars {
-            let (from, to) = (x(bar.from), x(bar.to));
-            out.push_str(&format!(
-                "<rect x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"18\" rx=\"2\" fill=\"{}\"><title>{}</title>\
-                 </rect>\n",
-                y + 5.0,
-                (to - from).max(2.0),
-                bar.color,
-                escaped(&bar.what)
-            ));
-        }
+    for (lane, name) in (0_u8..).zip(&names) {
+        let name = super::table::cut(name, Some(LONGEST_NAME));
+        out.push_str(&label(LEFT - 8.0, top(lane) + 18.0, "end", INK, &name));
     }
-    for (at, color, name) in marks(incident, before, end) {
-        let at = x(at);
+    for bar in &bars {
+        let (from, to) = (x(bar.from), x(bar.to));
+        let (y, width) = (top(bar.lane) + 5.0, (to - from).max(2.0));
+        let (color, what) = (bar.color, escaped(&bar.what));
         out.push_str(&format!(
-            "<line x1=\"{at:.1}\" y1=\"{:.1}\" x2=\"{at:.1}\" y2=\"{bottom:.1}\" stroke=\"{color}\" \
-             stroke-dasharray=\"4 3\"/>\n",
-            TOP - 4.0
+            "<rect x=\"{from:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"18\" rx=\"2\" fill=\"{color}\">\
+             <title>{what}</title></rect>\n"
+        ));
+    }
+    // The moments that are lines through all lanes.
+    let mut marks = vec![(0.0, INK, "verdict")];
+    let marked = incident.grace().as_secs_f64() - before;
+    if before > 0.0 && marked < end {
+        let would = "kube-controller-manager would mark the nodes Unknown";
+        marks.push((marked, CUT_OFF, would));
+    }
+    marks.extend(healthy.map(|healthy| (healthy, HEALTHY, "verdict healthy")));
+    for (at, color, name) in marks {
+        let (x, y) = (x(at), TOP - 4.0);
+        out.push_str(&format!(
+            "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\" stroke=\"{color}\" \
+             stroke-dasharray=\"4 3\"/>\n"
         ));
         // The names of marks that are near each other stand in different lines.
         let y = if name.starts_with("verdict") { 16.0 } else { 34.0 };
-        let anchor = if at > WIDTH - 200.0 { "end" } else { "start" };
-        out.push_str(&label(at, y, anchor, color, name));
+        let anchor = if x > WIDTH - 200.0 { "end" } else { "start" };
+        out.push_str(&label(x, y, anchor, color, name));
     }
     for tick in ticks(first, end) {
         out.push_str(&label(x(tick), bottom + 20.0, "middle", DOWN, &duration_of(tick)));
@@ -88,54 +100,23 @@ pub(crate) fn timeline(shoot: &str, incident: &Incident, now: Timestamp) -> Stri
     out
 }
 
-fn label(x: f64, y: f64, anchor: &str, color: &str, text: &str) -> String {
-    let text = escaped(text);
-    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{color}\">{text}</text>\n")
-}
-
-/// The leases, and each dependant while it is at zero.
-fn lanes(incident: &Incident, end: f64) -> Vec<Lane> {
-    let before = seconds(incident.last_renewal_to_verdict.as_ref()).unwrap_or_default();
-    let healthy = seconds(incident.verdict_to_healthy.as_ref()).unwrap_or(end);
-    let bar = |from: f64, to: f64, color, what: &str| Bar {
+fn bar(lane: u8, from: f64, to: f64, color: &'static str, what: &str) -> Bar {
+    Bar {
+        lane,
         from,
         to,
         color,
         what: format!("{what} for {}", duration_of(to - from)),
-    };
-    let mut lanes = vec![Lane {
-        name: "leases".to_owned(),
-        bars: vec![
-            bar(-before, 0.0, SILENT, "not renewed, no verdict yet"),
-            bar(0.0, healthy, CUT_OFF, text::outcome(incident.outcome())),
-        ],
-    }];
-    lanes.extend(down_times(incident).into_iter().map(|down| Lane {
-        bars: vec![bar(
-            down.from,
-            down.to.unwrap_or(end).max(down.from),
-            DOWN,
-            "scaled down",
-        )],
-        name: down.name,
-    }));
-    lanes
+    }
 }
 
-/// The moments that are lines through all lanes.
-fn marks(incident: &Incident, before: f64, end: f64) -> Vec<(f64, &'static str, &'static str)> {
-    let mut marks = vec![(0.0, INK, "verdict")];
-    let marked = grace(incident).as_secs_f64() - before;
-    if before > 0.0 && marked < end {
-        marks.push((
-            marked,
-            CUT_OFF,
-            "kube-controller-manager would mark the nodes Unknown",
-        ));
-    }
-    let healthy = seconds(incident.verdict_to_healthy.as_ref());
-    marks.extend(healthy.map(|healthy| (healthy, HEALTHY, "verdict healthy")));
-    marks
+fn top(lane: u8) -> f64 {
+    TOP + LANE * f64::from(lane)
+}
+
+fn label(x: f64, y: f64, anchor: &str, color: &str, text: &str) -> String {
+    let text = escaped(text);
+    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{color}\">{text}</text>\n")
 }
 
 /// Round times for the axis, at most eight.
@@ -150,22 +131,17 @@ fn ticks(first: f64, end: f64) -> Vec<f64> {
     ticks.take_while(|tick| *tick <= end).take(9).collect()
 }
 
-fn shortened(name: &str) -> String {
-    super::table::cut(name, Some(LONGEST_NAME))
-}
-
 /// Text of XML, and of Markdown around it: no character of it is markup.
-pub(crate) fn escaped(text: &str) -> String {
+fn escaped(text: &str) -> String {
     let mut out = String::new();
-    for c in text.chars() {
+    for c in printable(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            c if watchdog_api::text::is_printable(c) => out.push(c),
-            _ => out.push(' '),
+            c => out.push(c),
         }
     }
     out
@@ -173,8 +149,10 @@ pub(crate) fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use watchdog_proto::scaling::v1::Incident;
+
     use super::*;
-    use crate::render::incident::tests::ended;
+    use crate::render::incident::tests::{after, ended};
     use crate::render::testing;
 
     /// The names of elements and the texts between them; fails if an element is not closed.
@@ -197,9 +175,15 @@ mod tests {
         (elements, texts)
     }
 
+    fn drawn(shoot: &str, incident: Incident) -> String {
+        let scaling = after(incident);
+        let incident = ShootIncident::all(&scaling, testing::pipe().now).next().unwrap();
+        timeline(shoot, &incident)
+    }
+
     #[test]
     fn the_picture_has_a_lane_for_the_leases_and_for_each_dependant() {
-        let svg = timeline("shoot--a--b", &ended(), testing::pipe().now);
+        let svg = drawn("shoot--a--b", ended());
         assert!(svg.starts_with("<svg xmlns=") && svg.ends_with("</svg>\n"));
         assert!(!svg.contains("\n\n"), "an empty line ends HTML in Markdown");
         let (elements, texts) = parsed(&svg);
@@ -229,7 +213,7 @@ mod tests {
         for times in &mut incident.scale_times {
             times.resource.as_mut().unwrap().name = name.to_owned();
         }
-        let svg = timeline("<b>\n\n", &incident, testing::pipe().now);
+        let svg = drawn("<b>\n\n", incident);
         let (elements, texts) = parsed(&svg);
         assert!(
             !elements.iter().any(|name| name == "script" || name == "b"),
@@ -251,7 +235,7 @@ mod tests {
             ..Incident::default()
         };
         for incident in [Incident::default(), future, endless] {
-            let svg = timeline("a", &incident, testing::pipe().now);
+            let svg = drawn("a", incident);
             parsed(&svg);
             assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
             assert!(svg.len() < 20_000);

@@ -92,6 +92,18 @@ pub(crate) fn resource(name: &str, level: i32, state: scaling::ResourceState) ->
     }
 }
 
+/// A shoot that is protected and has nothing to do.
+pub(crate) fn settled(shoot: &str) -> scaling::ShootScaling {
+    scaling::ShootScaling {
+        direction: scaling::Direction::Up.into(),
+        state: scaling::FlowState::Settled.into(),
+        mode: scaling::Mode::Protect.into(),
+        level: None,
+        meltdown_protection_active: false,
+        ..scaling_down(shoot)
+    }
+}
+
 /// A shoot whose second level runs down.
 pub(crate) fn scaling_down(shoot: &str) -> scaling::ShootScaling {
     scaling::ShootScaling {

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, SkipReason, ZoneEvidence};
-use watchdog_proto::scaling::v1::{
-    Action, Direction, FlowState, HoldReason, Mode, ResourceRef, ResourceState, ShootScaling,
-};
+use watchdog_client::wire::forward;
+use watchdog_proto::probe::v1::{Evidence, Outcome, SkipReason, ZoneEvidence};
+use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ResourceRef, ResourceState, ShootScaling};
 
 /// Outcomes, the most urgent first.
 pub(crate) const OUTCOMES: [Outcome; 9] = [
@@ -30,10 +29,6 @@ pub(crate) fn outcome(outcome: Outcome) -> &'static str {
 
 pub(crate) fn skip_reason(reason: SkipReason) -> &'static str {
     bare(reason.as_str_name(), "SKIP_REASON_")
-}
-
-pub(crate) fn exclusion(exclusion: Exclusion) -> &'static str {
-    bare(exclusion.as_str_name(), "EXCLUSION_")
 }
 
 pub(crate) fn direction(direction: Direction) -> String {
@@ -61,24 +56,14 @@ pub(crate) fn resource_state(state: ResourceState) -> &'static str {
     bare(state.as_str_name(), "RESOURCE_STATE_")
 }
 
-pub(crate) fn action(action: Action) -> &'static str {
-    bare(action.as_str_name(), "ACTION_")
-}
-
-pub(crate) fn hold_reason(reason: HoldReason) -> &'static str {
-    bare(reason.as_str_name(), "HOLD_REASON_")
-}
-
 pub(crate) fn bare(name: &'static str, prefix: &str) -> &'static str {
     name.strip_prefix(prefix).unwrap_or(name)
 }
 
 /// `Deployment/name`.
 pub(crate) fn resource(reference: Option<&ResourceRef>) -> String {
-    reference.map_or_else(
-        || "?".to_owned(),
-        |reference| format!("{}/{}", reference.kind, reference.name),
-    )
+    let shown = |reference: &ResourceRef| format!("{}/{}", reference.kind, reference.name);
+    reference.map_or_else(|| "?".to_owned(), shown)
 }
 
 /// The name of a zone.
@@ -95,23 +80,18 @@ pub(crate) fn count<N: Copy + Display + PartialEq + From<u8>>(number: N, one: &s
     format!("{number} {}", if number == N::from(1) { one } else { several })
 }
 
-/// A number that may be unset.
-pub(crate) fn number<T: ToString>(number: Option<T>) -> String {
-    number.map_or_else(|| "-".to_owned(), |number| number.to_string())
+/// A number or a text that may be unset.
+pub(crate) fn shown<T: ToString>(known: Option<T>) -> String {
+    known.map_or_else(|| "-".to_owned(), |known| known.to_string())
 }
 
 /// `100 % (6/6)`.
-pub(crate) fn share(evidence: Option<&Evidence>) -> String {
-    evidence.map_or_else(
-        || "-".to_owned(),
-        |evidence| {
-            let counts = format!("{}/{}", evidence.expired, evidence.candidates);
-            match evidence.expired_fraction {
-                Some(fraction) => format!("{} ({counts})", percent(fraction)),
-                None => counts,
-            }
-        },
-    )
+pub(crate) fn share(evidence: &Evidence) -> String {
+    let counts = format!("{}/{}", evidence.expired, evidence.candidates);
+    match evidence.expired_fraction {
+        Some(fraction) => format!("{} ({counts})", percent(fraction)),
+        None => counts,
+    }
 }
 
 /// `60 %`.
@@ -134,21 +114,18 @@ pub(crate) fn duration(duration: Duration) -> String {
 }
 
 /// A duration that was received; `-` when unset.
-pub(crate) fn sent_duration(sent: Option<&prost_types::Duration>) -> String {
-    sent.map_or_else(
-        || "-".to_owned(),
-        |sent| duration(watchdog_client::wire::forward(Some(sent))),
-    )
+pub(crate) fn sent_duration(sent: Option<prost_types::Duration>) -> String {
+    shown(sent.map(|sent| duration(forward(Some(&sent)))))
 }
 
 /// A time that was received.
-pub(crate) fn timestamp(sent: Option<&prost_types::Timestamp>) -> Option<Timestamp> {
+pub(crate) fn timestamp(sent: Option<prost_types::Timestamp>) -> Option<Timestamp> {
     let sent = sent?;
     Timestamp::new(sent.seconds, sent.nanos).ok()
 }
 
 /// A time that was received, in milliseconds of Unix time.
-pub(crate) fn unix_millis(sent: Option<&prost_types::Timestamp>) -> Option<i64> {
+pub(crate) fn unix_millis(sent: Option<prost_types::Timestamp>) -> Option<i64> {
     timestamp(sent).map(Timestamp::as_millisecond)
 }
 
@@ -164,27 +141,25 @@ pub(crate) fn clock(at: Timestamp, now: Timestamp) -> String {
 }
 
 /// The time of day of a time that was received; `-` when unset.
-pub(crate) fn sent_clock(sent: Option<&prost_types::Timestamp>, now: Timestamp) -> String {
-    timestamp(sent).map_or_else(|| "-".to_owned(), |at| clock(at, now))
+pub(crate) fn sent_clock(sent: Option<prost_types::Timestamp>, now: Timestamp) -> String {
+    shown(timestamp(sent).map(|at| clock(at, now)))
 }
 
 /// `2026-11-23 00:40:00Z`.
 pub(crate) fn day_and_clock(at: Timestamp) -> String {
-    at.to_zoned(TimeZone::UTC)
-        .strftime("%Y-%m-%d %H:%M:%SZ")
-        .to_string()
+    at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
 /// Time since a moment, and the moment: `2m10s (00:37:50Z)`; `-` when unset. A clock that runs ahead of this one shows
 /// as no time.
-pub(crate) fn since(sent: Option<&prost_types::Timestamp>, now: Timestamp) -> String {
-    timestamp(sent).map_or_else(
-        || "-".to_owned(),
-        |at| {
-            let passed = Duration::try_from(now.duration_since(at)).unwrap_or_default();
-            format!("{} ({})", duration(passed), clock(at, now))
-        },
-    )
+pub(crate) fn since(sent: Option<prost_types::Timestamp>, now: Timestamp) -> String {
+    let since = |at| format!("{} ({})", duration(passed(at, now)), clock(at, now));
+    shown(timestamp(sent).map(since))
+}
+
+/// The time from one moment to another; none if that was before.
+pub(crate) fn passed(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -210,12 +185,9 @@ mod tests {
     #[test]
     fn times_are_relative_and_absolute() {
         let now = testing::pipe().now;
-        assert_eq!(since(testing::ago(130).as_ref(), now), "2m10s (00:37:50Z)");
-        assert_eq!(
-            since(testing::ago(86_400).as_ref(), now),
-            "1d00h (2026-11-22 00:40:00Z)"
-        );
-        assert_eq!(since(testing::ago(-5).as_ref(), now), "0s (00:40:05Z)");
+        assert_eq!(since(testing::ago(130), now), "2m10s (00:37:50Z)");
+        assert_eq!(since(testing::ago(86_400), now), "1d00h (2026-11-22 00:40:00Z)");
+        assert_eq!(since(testing::ago(-5), now), "0s (00:40:05Z)");
         assert_eq!(since(None, now), "-");
     }
 

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
-use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
 
 use crate::render::{cells, text};
 
@@ -79,11 +79,10 @@ impl<'a> CellInput<'a> {
 impl ShootCell {
     pub(crate) fn new(name: &str, input: CellInput<'_>) -> Self {
         let state = CellState::of(input);
-        let mode = input.scaling.map(ShootScaling::mode);
         let mut cell = Self {
             name: name.to_owned(),
             state,
-            unprotected: matches!(mode, Some(Mode::Observe | Mode::Off)),
+            unprotected: input.scaling.is_some_and(cells::is_unprotected),
             share: None,
             since: None,
             note: None,
@@ -97,10 +96,9 @@ impl ShootCell {
 
     fn describe(&mut self, CellInput { verdict, scaling, .. }: CellInput<'_>) {
         let evidence = verdict.and_then(|verdict| verdict.evidence.as_ref());
-        self.share = evidence.map(|evidence| text::share(Some(evidence)));
-        let of_verdict = verdict.and_then(|verdict| text::unix_millis(verdict.outcome_change_time.as_ref()));
-        let of_scaling =
-            scaling.and_then(|scaling| text::unix_millis(scaling.direction_change_time.as_ref()));
+        self.share = evidence.map(text::share);
+        let of_verdict = verdict.and_then(|verdict| text::unix_millis(verdict.outcome_change_time));
+        let of_scaling = scaling.and_then(|scaling| text::unix_millis(scaling.direction_change_time));
         let (since, note) = match self.state {
             CellState::Unknown => (of_verdict, verdict.map(unknown)),
             CellState::Stale => (of_verdict, verdict.map(stale)),
@@ -168,6 +166,7 @@ mod tests {
     use std::time::Duration;
 
     use tokio::time::Instant;
+    use watchdog_proto::scaling::v1::Mode;
 
     use super::super::model::KnownVerdict;
     use super::*;
@@ -196,8 +195,7 @@ mod tests {
             direction: direction.into(),
             state: state.into(),
             meltdown_protection_active: held,
-            mode: Mode::Protect.into(),
-            ..testing::scaling_down("a")
+            ..testing::settled("a")
         }
     }
 

@@ -11,7 +11,7 @@ use watchdog_api::text::printable;
 use watchdog_client::follow::{Received, Update};
 use watchdog_client::validity::Validity;
 use watchdog_client::wire;
-use watchdog_proto::probe::v1::{Evidence, Verdict};
+use watchdog_proto::probe::v1::{Evidence, Verdict, ZoneEvidence};
 use watchdog_proto::scaling::v1::ShootScaling;
 
 use super::cell::{CellInput, CellState, ShootCell};
@@ -28,7 +28,7 @@ const STREAM_GRACE: Duration = Duration::from_secs(15);
 const SLEEP: Duration = Duration::from_secs(5);
 
 /// Counts of leases that are kept of a shoot, for the strip.
-const MAX_SAMPLES: usize = 120;
+pub(crate) const MAX_SAMPLES: usize = 120;
 
 /// Both clocks, read together.
 #[derive(Debug, Clone, Copy)]
@@ -94,14 +94,12 @@ pub(crate) struct LeaseSample {
 
 impl LeaseSample {
     fn new(evidence: &Evidence, at: i64) -> Self {
-        let zones = evidence.zones.iter();
+        let zone = |zone: &ZoneEvidence| (zone.zone.clone(), zone.candidates, zone.expired);
         Self {
             at,
             candidates: evidence.candidates,
             expired: evidence.expired,
-            zones: zones
-                .map(|zone| (zone.zone.clone(), zone.candidates, zone.expired))
-                .collect(),
+            zones: evidence.zones.iter().map(zone).collect(),
         }
     }
 }
@@ -117,23 +115,20 @@ pub(crate) struct ShootRecord {
 
 impl ShootRecord {
     fn set_verdict(&mut self, received: Option<Received<ApiMessage<Verdict>>>, now: &ClockReading) {
-        self.verdict = received.map(|received| KnownVerdict::new(received.value, received.sent_at));
-        let evidence = self.verdict.as_ref();
-        let Some(evidence) = evidence.and_then(|known| known.verdict.evidence.as_ref()) else {
-            return;
-        };
-        let mut sample = LeaseSample::new(evidence, now.unix_millis());
-        if let Some(last) = self.samples.back() {
-            let at = std::mem::replace(&mut sample.at, last.at);
-            if sample == *last {
-                return;
+        let evidence = received.as_ref().and_then(|one| one.value.evidence.as_ref());
+        if let Some(evidence) = evidence {
+            // Only what has changed since the last one.
+            let last = self.samples.back();
+            let as_of_last = last.map(|last| LeaseSample::new(evidence, last.at));
+            if last.is_none() || last != as_of_last.as_ref() {
+                self.samples
+                    .push_back(LeaseSample::new(evidence, now.unix_millis()));
             }
-            sample.at = at;
+            if self.samples.len() > MAX_SAMPLES {
+                self.samples.pop_front();
+            }
         }
-        if self.samples.len() == MAX_SAMPLES {
-            self.samples.pop_front();
-        }
-        self.samples.push_back(sample);
+        self.verdict = received.map(|received| KnownVerdict::new(received.value, received.sent_at));
     }
 
     const fn is_known(&self) -> bool {
@@ -188,10 +183,10 @@ impl SeedModel {
     /// The seed could be connected to; these programs are followed.
     pub(crate) fn on_connected(&mut self, programs: &[Program]) {
         self.unconnected = None;
-        let programs = programs.iter();
-        self.programs = programs
-            .map(|program| (*program, FollowedProgram::default()))
-            .collect();
+        let programs = programs
+            .iter()
+            .map(|program| (*program, FollowedProgram::default()));
+        self.programs = programs.collect();
     }
 
     pub(crate) fn on_unconnected(&mut self, error: CommandError, now: &ClockReading) {
@@ -237,17 +232,13 @@ impl SeedModel {
             Update::Snapshot(items, completeness) => {
                 (followed.has_snapshot, followed.lost) = (true, None);
                 followed.missing = missing(program, Some(&completeness));
-                let items = items.into_iter();
-                let items: BTreeMap<String, _> = items
-                    .map(|(name, received)| (printable(&name), shown(received)))
-                    .collect();
                 // While a replica is missing, its items stay as old as they are.
                 if completeness.complete {
-                    let gone = { self.shoots.iter_mut() }.filter(|(name, _)| !items.contains_key(*name));
-                    gone.for_each(|(_, record)| set(record, None));
+                    self.shoots.values_mut().for_each(|record| set(record, None));
                 }
                 for (name, received) in items {
-                    set(self.shoots.entry(name).or_default(), Some(received));
+                    let record = self.shoots.entry(printable(&name)).or_default();
+                    set(record, Some(shown(received)));
                 }
                 self.shoots.retain(|_, record| record.is_known());
             }
@@ -293,11 +284,9 @@ impl SeedModel {
     }
 
     /// The cell of each shoot as it is now.
-    pub(crate) fn cells(&self, now: &ClockReading) -> BTreeMap<String, ShootCell> {
-        let shoots = self.shoots.iter();
-        let cells =
-            shoots.map(|(name, record)| (name.clone(), ShootCell::new(name, self.input(record, now))));
-        cells.collect()
+    pub(crate) fn cells(&self, now: &ClockReading) -> Vec<ShootCell> {
+        let cell = |(name, record): (&String, &_)| ShootCell::new(name, self.input(record, now));
+        self.shoots.iter().map(cell).collect()
     }
 
     /// The number of shoots that are cut off or scaled.
@@ -330,6 +319,3 @@ fn shown<V: Message + Name + Default>(received: Received<V>) -> Received<ApiMess
         set_at: received.set_at,
     }
 }
-
-#[cfg(test)]
-mod tests;

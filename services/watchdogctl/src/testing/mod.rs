@@ -7,12 +7,13 @@ pub(crate) mod tls;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::TcpSocket;
 use tokio::sync::watch;
 
-use crate::output::Output;
+use crate::output::{Output, TerminalSize};
 use crate::{app, args};
 
 /// Longer than any command that is answered takes.
@@ -23,9 +24,19 @@ pub(crate) struct Recording(watch::Receiver<String>);
 
 impl Recording {
     /// An output whose text is recorded: of a terminal of that size, in colour, or of a pipe.
-    pub(crate) fn new(size: Option<(usize, usize)>) -> (Output, Self) {
+    pub(crate) fn new(size: Option<TerminalSize>) -> (Output, Self) {
+        Self::resized(Arc::new(Mutex::new(size)))
+    }
+
+    /// Of a terminal whose size changes.
+    pub(crate) fn resized(size: Arc<Mutex<Option<TerminalSize>>>) -> (Output, Self) {
         let (sender, text) = watch::channel(String::new());
-        let output = Output::new(size, size.is_some(), RecordingWriter(sender));
+        let is_terminal = size.lock().unwrap().is_some();
+        let output = Output::new(
+            move || *size.lock().unwrap(),
+            is_terminal,
+            RecordingWriter(sender),
+        );
         (output, Self(text))
     }
 

@@ -1,6 +1,6 @@
-//! An API server that lists Deployments and pods, has Secrets and logs, and forwards ports as the Kubernetes API does
-//! (WebSocket, `v4.channel.k8s.io`). Forwarding to a real pod and its log need a kubelet, which the real control planes
-//! of the tests do not have.
+//! An API server that lists Deployments and pods, has Secrets, and forwards ports as the Kubernetes API does
+//! (WebSocket, `v4.channel.k8s.io`). Forwarding to a real pod needs a kubelet, which the real control planes of the
+//! tests do not have.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -64,14 +64,14 @@ pub(crate) fn pod(release: &str, program: Program, name: &str) -> Value {
     })
 }
 
-/// The same, in CrashLoopBackOff.
-pub(crate) fn crashing_pod(release: &str, program: Program, name: &str) -> Value {
+/// The same, in CrashLoopBackOff, with the end of its log.
+pub(crate) fn crashing_pod(release: &str, program: Program, name: &str, log: &str) -> Value {
     let mut pod = pod(release, program, name);
     pod["status"]["conditions"][0]["status"] = "False".into();
     let container = &mut pod["status"]["containerStatuses"][0];
     container["restartCount"] = 7.into();
     container["state"] = json!({"waiting": {"reason": "CrashLoopBackOff"}});
-    container["lastState"] = json!({"terminated": {"exitCode": 2, "reason": "Error"}});
+    container["lastState"] = json!({"terminated": {"exitCode": 2, "reason": "Error", "message": log}});
     pod
 }
 
@@ -84,8 +84,6 @@ pub(crate) struct PodApi {
     pub(crate) addresses: BTreeMap<String, String>,
     /// The data of Secrets in namespace `garden`.
     pub(crate) secrets: BTreeMap<String, BTreeMap<String, ByteString>>,
-    /// The log of each pod before its last start; of others it cannot be read.
-    pub(crate) logs: BTreeMap<String, Vec<u8>>,
     /// The only bearer token that is accepted; anybody is without one.
     pub(crate) token: Option<Arc<Mutex<String>>>,
 }
@@ -173,17 +171,6 @@ impl PodApi {
                 "200 OK",
                 json!({"metadata": {}, "data": data}).to_string().into_bytes(),
             );
-        }
-        let pod = resource.strip_prefix("/api/v1/namespaces/garden/pods/");
-        if let Some(log) = pod
-            .and_then(|rest| rest.strip_suffix("/log"))
-            .and_then(|pod| self.logs.get(pod))
-        {
-            assert!(
-                query.contains("previous=true") && query.contains("tailLines="),
-                "{query}"
-            );
-            return ("200 OK", log.clone());
         }
         let lists = [
             ("/apis/apps/v1", "deployments", &self.deployments),

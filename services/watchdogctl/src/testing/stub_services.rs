@@ -351,11 +351,10 @@ impl ScalingService for StubServices {
         request: Request<ListScalingRequest>,
     ) -> Result<Response<ListScalingResponse>, Status> {
         let (answers, asked) = (self.allowed()?, request.into_inner());
-        // A coordinator without modes does not know the filter either.
         let filter = |one: &&ShootScaling| {
             is_among(&asked.directions, &one.direction)
                 && is_among(&asked.states, &one.state)
-                && (one.mode == 0 || is_among(&asked.modes, &one.mode))
+                && is_among(&asked.modes, &one.mode)
                 && { asked.meltdown_protection_active }
                     .is_none_or(|active| active == one.meltdown_protection_active)
         };

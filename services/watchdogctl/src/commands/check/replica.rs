@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use watchdog_certificates::ValidityPeriod;
 
 use crate::connect::inspect::ReplicaFacts;
-use crate::findings::CheckFinding;
+use crate::findings::{CheckFinding, Severity};
 use crate::render::text;
 
 /// A certificate that ends within this time is worth a look: cert-manager renews 30 days before the end.
@@ -25,119 +25,107 @@ pub(crate) fn findings(
     own_validity: Option<ValidityPeriod>,
     now: Timestamp,
 ) -> Vec<CheckFinding> {
-    let median = median(replicas.iter().filter_map(|facts| facts.ahead_seconds));
     let mut findings = Vec::new();
+    let mut add = |subject: &str, what, (severity, text)| {
+        findings.push(CheckFinding::new(severity, subject, what, text));
+    };
+    let median = median(replicas);
     for facts in replicas {
         let subject = match &facts.replica {
             Some(replica) if *replica != facts.name => format!("{replica} ({})", facts.name),
             _ => format!("{} {}", facts.program, facts.name),
         };
         if let Some(error) = &facts.error {
-            findings.push(CheckFinding::wrong(&subject, "answer", error));
+            add(&subject, "answer", (Severity::Wrong, error.clone()));
             continue;
         }
-        findings.push(readiness(&subject, facts));
+        add(&subject, "readiness", readiness(facts));
         if facts.is_encrypted {
-            findings.push(certificate(&subject, facts.validity, now));
+            add(&subject, CERTIFICATE, certificate(facts.validity, now));
         } else {
             let text = "plaintext: everything that reaches the port can read and forge verdicts";
-            findings.push(CheckFinding::notice(&subject, CERTIFICATE, text));
+            add(&subject, CERTIFICATE, (Severity::Notice, text.to_owned()));
         }
-        findings.extend(clock(&subject, facts.ahead_seconds, median));
+        if let Some(ahead) = facts.ahead_seconds {
+            add(&subject, "clock", clock(ahead - median));
+        }
     }
-    findings.extend(versions(replicas, own_version));
+    let found: BTreeSet<&str> = replicas
+        .iter()
+        .filter_map(|facts| facts.version.as_deref())
+        .collect();
+    if !found.is_empty() {
+        let found: Vec<&str> = found.into_iter().collect();
+        add("all", "version", version(&found, own_version));
+    }
     if own_validity.is_some() {
-        findings.push(certificate("your certificate", own_validity, now));
+        add("your certificate", CERTIFICATE, certificate(own_validity, now));
     }
     findings
 }
 
 /// A missing permission is among the blockers.
-fn readiness(subject: &str, facts: &ReplicaFacts) -> CheckFinding {
-    match (facts.is_serving, facts.blockers.as_slice()) {
-        (true, _) => CheckFinding::fine(subject, "readiness", "ready, with all permissions"),
-        (false, []) => CheckFinding::wrong(subject, "readiness", "not ready: its log and /readyz say why"),
-        (false, blockers) => CheckFinding::wrong(
-            subject,
-            "readiness",
-            format!("not ready: {}", blockers.join("; ")),
-        ),
+fn readiness(facts: &ReplicaFacts) -> (Severity, String) {
+    if facts.is_serving {
+        return (Severity::Fine, "ready, with all permissions".to_owned());
     }
+    let why = match facts.blockers.as_slice() {
+        [] => "its log and /readyz say why".to_owned(),
+        blockers => blockers.join("; "),
+    };
+    (Severity::Wrong, format!("not ready: {why}"))
 }
 
-fn certificate(subject: &str, validity: Option<ValidityPeriod>, now: Timestamp) -> CheckFinding {
-    let Some(ValidityPeriod {
-        not_before,
-        not_after,
-    }) = validity
-    else {
-        return CheckFinding::notice(subject, CERTIFICATE, "its expiry time could not be read");
+fn certificate(validity: Option<ValidityPeriod>, now: Timestamp) -> (Severity, String) {
+    let Some(validity) = validity else {
+        return (Severity::Notice, "its expiry time could not be read".to_owned());
     };
-    let left = not_after.as_second() - now.as_second();
-    let life = not_after.as_second() - not_before.as_second();
-    let ends = format!("ends {}", text::day_and_clock(not_after));
+    let end = validity.not_after.as_second();
+    let (left, life) = (end - now.as_second(), end - validity.not_before.as_second());
+    let ends = format!("ends {}", text::day_and_clock(validity.not_after));
     // What is issued for a day is renewed when two thirds of it are left.
     let soon = SOON_SECONDS.min(life / 3);
-    match left {
-        ..0 => {
-            let text = format!("{ends}: it has expired; renew it");
-            CheckFinding::wrong(subject, CERTIFICATE, text)
-        }
-        left if left < soon => {
-            let left = if left < 86_400 {
-                format!("{} hours", left / 3600)
-            } else {
-                format!("{} days", left / 86_400)
-            };
-            let text = format!("{ends}: in {left}; renew it");
-            CheckFinding::notice(subject, CERTIFICATE, text)
-        }
-        _ => CheckFinding::fine(subject, CERTIFICATE, ends),
+    if left < 0 {
+        return (Severity::Wrong, format!("{ends}: it has expired; renew it"));
     }
-}
-
-fn clock(subject: &str, ahead: Option<i64>, median: i64) -> Option<CheckFinding> {
-    let off = ahead? - median;
-    Some(if off.abs() >= MAX_SKEW_SECONDS {
-        let text = format!("{off} s off the other replicas: check the time service of its node");
-        CheckFinding::wrong(subject, "clock", text)
-    } else {
-        CheckFinding::fine(subject, "clock", "within 3 s of the other replicas")
-    })
-}
-
-/// The value in the middle; 0 if there is none.
-fn median(values: impl Iterator<Item = i64>) -> i64 {
-    let mut values: Vec<i64> = values.collect();
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or_default()
-}
-
-fn versions(replicas: &[ReplicaFacts], own: &str) -> Option<CheckFinding> {
-    let found: BTreeSet<&str> = replicas
-        .iter()
-        .filter_map(|facts| facts.version.as_deref())
-        .collect();
-    let all: Vec<&str> = found.iter().copied().collect();
-    let finding = match all.as_slice() {
-        [] => return None,
-        [one] if *one == own => CheckFinding::fine("all", "version", *one),
-        [one] => {
-            let text = format!("{one}, and watchdogctl is {own}: use the watchdogctl of that release");
-            CheckFinding::notice("all", "version", text)
-        }
-        several => {
-            let text = format!("{} run side by side: finish the rollout", several.join(" and "));
-            CheckFinding::notice("all", "version", text)
-        }
+    if left >= soon {
+        return (Severity::Fine, ends);
+    }
+    let left = match left {
+        ..86_400 => format!("{} hours", left / 3600),
+        _ => format!("{} days", left / 86_400),
     };
-    Some(finding)
+    (Severity::Notice, format!("{ends}: in {left}; renew it"))
+}
+
+fn clock(off: i64) -> (Severity, String) {
+    if off.abs() < MAX_SKEW_SECONDS {
+        return (Severity::Fine, "within 3 s of the other replicas".to_owned());
+    }
+    let text = format!("{off} s off the other replicas: check the time service of its node");
+    (Severity::Wrong, text)
+}
+
+/// The clock in the middle; 0 if there is none.
+fn median(replicas: &[ReplicaFacts]) -> i64 {
+    let ahead = replicas.iter().filter_map(|facts| facts.ahead_seconds);
+    let mut ahead: Vec<i64> = ahead.collect();
+    ahead.sort_unstable();
+    ahead.get(ahead.len() / 2).copied().unwrap_or_default()
+}
+
+fn version(found: &[&str], own: &str) -> (Severity, String) {
+    let text = match found {
+        [one] if *one == own => return (Severity::Fine, own.to_owned()),
+        [one] => format!("{one}, and watchdogctl is {own}: use the watchdogctl of that release"),
+        several => format!("{} run side by side: finish the rollout", several.join(" and ")),
+    };
+    (Severity::Notice, text)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::findings::Severity;
     use crate::render::testing;
 
     fn validity(left: i64) -> Option<ValidityPeriod> {

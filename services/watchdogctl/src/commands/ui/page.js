@@ -175,6 +175,9 @@ function filter() {
     if (cell.element.hidden === isShown) cell.element.hidden = !isShown;
     if (isShown) first ??= cell.element;
   }
+  const named = wanted && ` with "${wanted}" in its name`;
+  const only = onlyState ? ` that is ${STATES[onlyState][1]}` : "";
+  text($("none"), first || !order.length ? "" : `No shoot${only}${named}.`);
   // One cell takes part in the order of the Tab key.
   const current = $("grid").querySelector('[tabindex="0"]');
   if (first && (!current || current.hidden)) makeCurrent(first);
@@ -235,16 +238,14 @@ function listen(path, onMessage, onError) {
 }
 
 function onSeed(message) {
-  seed = message;
+  seed = { ...seed, ...message };
   clockOffset = message.at - Date.now();
   lastMessage = Date.now();
-  if (message.whole) {
-    const names = new Set(message.cells.map((cell) => cell.name));
-    for (const name of cells.keys()) if (!names.has(name)) cells.delete(name);
-  }
+  const names = new Set(seed.cells.map((cell) => cell.name));
+  for (const name of cells.keys()) if (!names.has(name)) cells.delete(name);
   const absent = { unprotected: false, outdated: false, share: null, since: null, note: null };
-  for (const cell of message.cells) cells.set(cell.name, Object.assign(cells.get(cell.name) ?? {}, absent, cell));
-  text($("title"), message.title);
+  for (const cell of seed.cells) cells.set(cell.name, Object.assign(cells.get(cell.name) ?? {}, absent, cell));
+  text($("title"), seed.title);
   broken = false;
   drawSeeds();
   drawPrograms();
@@ -317,8 +318,7 @@ function drawShoot() {
   part("scaling", "Scaling", [scaling, shoot.isCurrent], () => scaling && drawScaling(scaling));
   const known = [scaling?.incident, scaling?.lastIncident].filter(Boolean);
   const incidents = known.map((incident, index) => ({ ...incident, ...shoot.incidents[index] }));
-  const running = known.some((incident) => !incident.verdictToRestored) && shoot.at;
-  part("incidents", "Incidents", [incidents, running], () => drawIncidents(incidents));
+  part("incidents", "Incidents", incidents, () => drawIncidents(incidents));
 }
 
 // Draws a part of the panel again only if it changed, so a selection of text stays.
@@ -428,13 +428,12 @@ function drawIncidents(incidents) {
 }
 
 function drawIncident(incident) {
-  const [started, healthy, restored] = [unix(incident.startTime), millis(incident.verdictToHealthy),
-    millis(incident.verdictToRestored)];
+  const [started, healthy] = [unix(incident.startTime), millis(incident.verdictToHealthy)];
   const inMillis = (seconds) => (seconds === null ? null : Math.round(seconds * 1000));
   const moments = incident.moments.map((one) => ({ ...one, after: inMillis(one.after) }));
   const renewed = millis(incident.lastRenewalToVerdict);
   if (renewed !== null) moments.unshift({ after: -renewed, what: "last renewal", who: "kubelets" });
-  const end = restored ?? shoot.at - started;
+  const end = inMillis(incident.length);
   const times = [...new Set([...moments.map((one) => one.after), end])].sort((a, b) => a - b);
   // Gaps are drawn by their square roots: seconds and hours fit into one picture.
   let sum = 0;
@@ -448,7 +447,7 @@ function drawIncident(incident) {
     const lines = marks.map((at) => { const line = el("i"); line.style.left = `${x(at)}%`; return line; });
     return el("div", { class: "track", role: "img", "aria-label": label }, ...lines, bar);
   };
-  const took = (from, to) => `${duration((to ?? end) - from)}${to === null ? " so far" : ""}`;
+  const took = (from, to) => `${duration((to ?? end) - from)}${to === null && incident.isRunning ? " so far" : ""}`;
   const cutOff = took(times[0], healthy);
   const drawnLanes = [lane("nodes cut off", track(times[0], healthy, "losing", `cut off for ${cutOff}`), cutOff)];
   for (const one of incident.lanes) {

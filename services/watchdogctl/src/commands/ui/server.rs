@@ -7,8 +7,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -16,16 +14,15 @@ use axum::middleware::{self, Next};
 use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use futures::stream;
-use hyper::body::Incoming;
 use hyper::server::conn::http1;
-use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use tokio_util::task::AbortOnDropHandle;
-use tower::ServiceExt as _;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::connection_tasks::ConnectionTasks;
 
@@ -94,11 +91,7 @@ pub(super) struct PageServer {
 struct PageState {
     seeds: Arc<[FollowedSeed]>,
     streams: Arc<Semaphore>,
-}
-
-/// The address to which requests are answered.
-#[derive(Clone)]
-struct PageAddress {
+    /// The address to which requests are answered.
     address: SocketAddr,
     /// The secret, as the first part of a path.
     secret: Arc<str>,
@@ -112,30 +105,28 @@ impl PageServer {
     /// # Errors
     /// When the socket has no address.
     pub(super) fn new(seeds: Vec<FollowedSeed>, listener: &TcpListener) -> Result<Self, CommandError> {
-        let address = listener.local_addr().map_err(|error| failed(&error))?;
-        let token = format!("{:032x}", rand::random::<u128>());
+        let address = listener.local_addr().map_err(|error| {
+            let what = format!("the page cannot be served: {error}");
+            CommandError::unreachable(what, "start it again")
+        })?;
+        let secret = format!("/{:032x}/", rand::random::<u128>());
+        let mut routes = Router::new()
+            .route(&format!("{secret}seed"), get(seed_stream))
+            .route(&format!("{secret}shoots/{{name}}"), get(shoot_stream));
+        for (name, kind, content) in FILES {
+            let answer = move || async move { ([(header::CONTENT_TYPE, kind)], content) };
+            routes = routes.route(&format!("{secret}{name}"), get(answer));
+        }
+        let url = format!("http://{address}{secret}");
         let state = PageState {
             seeds: seeds.into(),
             streams: Arc::new(Semaphore::new(MAX_STREAMS)),
-        };
-        let own = PageAddress {
             address,
-            secret: format!("/{token}/").into(),
+            secret: secret.into(),
         };
-        let mut routes = Router::new()
-            .route(&format!("/{token}/seed"), get(seed_stream))
-            .route(&format!("/{token}/shoots/{{name}}"), get(shoot_stream));
-        for (name, kind, content) in FILES {
-            let answer = move || async move { ([(header::CONTENT_TYPE, kind)], content) };
-            routes = routes.route(&format!("/{token}/{name}"), get(answer));
-        }
-        let routes = routes
-            .with_state(state)
-            .layer(middleware::from_fn_with_state(own, guard));
-        Ok(Self {
-            url: format!("http://{address}/{token}/"),
-            routes,
-        })
+        let guard = middleware::from_fn_with_state(state.clone(), guard);
+        let routes = routes.with_state(state).layer(guard);
+        Ok(Self { url, routes })
     }
 
     /// Serves until it is dropped. A connection that cannot be accepted is not waited for: the page asks again.
@@ -158,52 +149,41 @@ impl PageServer {
 /// Serves a connection, and ends it unless it shows the secret in time. Then it goes on by itself.
 async fn admit(tcp: TcpStream, routes: Router) {
     let shown = SecretShown::default();
-    let serving = AbortOnDropHandle::new(tokio::spawn(connection(tcp, routes, shown.clone())));
-    if tokio::time::timeout(STRANGER_TIMEOUT, shown.0.notified())
-        .await
-        .is_ok()
-    {
+    let routes = routes.layer(Extension(shown.clone()));
+    let serving = AbortOnDropHandle::new(tokio::spawn(connection(tcp, routes)));
+    let in_time = tokio::time::timeout(STRANGER_TIMEOUT, shown.0.notified()).await;
+    if in_time.is_ok() {
         serving.detach();
     }
 }
 
-async fn connection(tcp: TcpStream, routes: Router, shown: SecretShown) {
-    let service = service_fn(move |request: Request<Incoming>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(shown.clone());
-        routes.clone().oneshot(request)
-    });
+async fn connection(tcp: TcpStream, routes: Router) {
     let served = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
-        .serve_connection(TokioIo::new(tcp), service);
+        .serve_connection(TokioIo::new(tcp), TowerToHyperService::new(routes));
     // A page that closes is no error.
     let _ = served.await;
 }
 
-fn failed(error: &std::io::Error) -> CommandError {
-    CommandError::unreachable(format!("the page cannot be served: {error}"), "start it again")
-}
-
-async fn guard(State(own): State<PageAddress>, request: Request, next: Next) -> Response {
+async fn guard(
+    State(own): State<PageState>,
+    Extension(SecretShown(shown)): Extension<SecretShown>,
+    request: Request,
+    next: Next,
+) -> Response {
     let mut response = if is_own(own.address, request.headers()) {
-        if let Some(SecretShown(shown)) = request.extensions().get()
-            && request.uri().path().starts_with(&*own.secret)
-        {
+        if request.uri().path().starts_with(&*own.secret) {
             shown.notify_one();
         }
         next.run(request).await
     } else {
-        (
-            StatusCode::FORBIDDEN,
-            "Open the address that watchdogctl printed.\n",
-        )
-            .into_response()
+        let refusal = "Open the address that watchdogctl printed.\n";
+        (StatusCode::FORBIDDEN, refusal).into_response()
     };
     for (name, value) in HEADERS {
-        response
-            .headers_mut()
-            .insert(name, HeaderValue::from_static(value));
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(name, value);
     }
     response
 }

@@ -12,7 +12,6 @@ use tokio::runtime::Runtime;
 use tonic::Status;
 use watchdog_api::text;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ShootScaling};
 
 use super::*;
 use crate::args;
@@ -46,17 +45,6 @@ impl Drop for Served {
     }
 }
 
-fn settled(shoot: &str) -> ShootScaling {
-    ShootScaling {
-        direction: Direction::Up.into(),
-        state: FlowState::Settled.into(),
-        mode: Mode::Protect.into(),
-        level: None,
-        meltdown_protection_active: false,
-        ..states::scaling_down(shoot)
-    }
-}
-
 /// Healthy shoots.
 fn healthy(shoots: &[&str]) -> Answers {
     Answers {
@@ -64,7 +52,7 @@ fn healthy(shoots: &[&str]) -> Answers {
             .iter()
             .map(|shoot| states::verdict(shoot, Outcome::Healthy))
             .collect(),
-        scalings: shoots.iter().map(|shoot| settled(shoot)).collect(),
+        scalings: shoots.iter().map(|shoot| states::settled(shoot)).collect(),
         ..Answers::default()
     }
 }
@@ -193,7 +181,7 @@ impl Answer {
 
 /// The state of a shoot in a message; none if it is not in it.
 fn state<'a>(message: &'a Value, shoot: &str) -> Option<&'a str> {
-    let mut cells = message["cells"].as_array().unwrap().iter();
+    let mut cells = message["cells"].as_array()?.iter();
     cells.find(|cell| cell["name"] == shoot)?["state"].as_str()
 }
 
@@ -284,10 +272,7 @@ async fn a_page_gets_the_seed_and_then_what_changes() {
         stream.head
     );
     let first = stream.message().await;
-    assert_eq!(
-        (&first["whole"], &first["title"]),
-        (&true.into(), &page.programs.address.as_str().into())
-    );
+    assert_eq!(first["title"], page.programs.address.as_str());
     let is_healthy = |message: &Value| state(message, SHOOT) == Some("healthy");
     if !is_healthy(&first) {
         stream.message_with(is_healthy).await;
@@ -300,16 +285,10 @@ async fn a_page_gets_the_seed_and_then_what_changes() {
         .message_with(|message| message["cells"][0]["note"].is_string())
         .await;
     assert_eq!(state(&changed, SHOOT), Some("losing"));
-    assert_eq!(
-        changed["cells"].as_array().unwrap().len(),
-        1,
-        "only what changed: {changed}"
-    );
     // A sign of life.
-    let silent = stream
-        .message_with(|message| message["cells"] == Value::Array(Vec::new()))
+    stream
+        .message_with(|message| message.get("cells").is_none())
         .await;
-    assert_eq!(silent["whole"], false);
     // A page that is opened now gets all.
     let mut late = page.get("seed").await;
     let late = late.message().await;
@@ -414,7 +393,7 @@ async fn connections_that_say_nothing_keep_no_page_out_and_are_closed() {
     }
     // A stream that was open before goes on.
     stream
-        .message_with(|message| message["cells"] == Value::Array(Vec::new()))
+        .message_with(|message| message.get("cells").is_none())
         .await;
 }
 
@@ -448,8 +427,8 @@ async fn a_program_that_is_lost_is_reported_until_it_is_back() {
     let mut stream = page.get("seed").await;
     let is = |wanted: &'static str| {
         move |message: &Value| {
-            let mut programs = message["programs"].as_array().unwrap().iter();
-            programs.all(|program| program["state"] == wanted)
+            let programs = message["programs"].as_array().into_iter();
+            programs.flatten().all(|program| program["state"] == wanted) && message.get("programs").is_some()
         }
     };
     stream.message_with(is("connected")).await;

@@ -1,6 +1,6 @@
 //! The messages to pages, about the seed and about one shoot. Pure: the clocks are arguments.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,38 +9,59 @@ use watchdog_proto::scaling::v1::ShootScaling;
 
 use crate::api_message::ApiMessage;
 use crate::program::Program;
-use crate::render::incident::{self, DownTime, IncidentMoment};
+use crate::render::incident::{DownTime, IncidentMoment, ShootIncident};
 use crate::render::{Frame, text};
 use crate::seed::cell::{CellState, ShootCell};
 use crate::seed::model::{ClockReading, FollowedProgram, LeaseSample, LostContact, SeedModel, ShootRecord};
 
 use super::super::shoot::{evidence_lines, rule};
 
-/// The parts of the seed that a page has.
-#[derive(Debug, Default)]
-pub(crate) struct PageView {
-    cells: Option<BTreeMap<String, ShootCell>>,
-    around: SeedAround,
-}
-
-/// All about the seed but its cells.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-struct SeedAround {
+/// All about a seed that its page shows.
+#[derive(Debug, PartialEq, Serialize)]
+struct SeedNews {
     title: String,
     /// The seeds to choose from, each with its number of shoots that are cut off or scaled.
     seeds: Vec<(String, usize)>,
     programs: Vec<ProgramView>,
+    cells: Vec<ShootCell>,
 }
 
-/// The news of the seed. Times are milliseconds of Unix time.
+/// The state of the seed, unless the page has it already. Times are milliseconds of Unix time.
 #[derive(Debug, Serialize)]
 struct SeedMessage<'a> {
     at: i64,
-    /// All cells are in it.
-    whole: bool,
-    cells: Vec<&'a ShootCell>,
     #[serde(flatten)]
-    around: &'a SeedAround,
+    news: Option<&'a SeedNews>,
+}
+
+/// Keeps the news that a page was sent last.
+#[derive(Debug, Default)]
+pub(crate) struct PageView {
+    last: Option<SeedNews>,
+}
+
+impl PageView {
+    /// The message that brings the page up to date, and whether it needs that.
+    pub(crate) fn next(
+        &mut self,
+        seed: &SeedModel,
+        seeds: Vec<(String, usize)>,
+        now: &ClockReading,
+    ) -> (bool, String) {
+        let view = Some(SeedNews {
+            title: seed.title.clone(),
+            seeds,
+            programs: ProgramView::all(seed, now),
+            cells: seed.cells(now),
+        });
+        let is_news = view != self.last;
+        self.last = view;
+        let message = SeedMessage {
+            at: now.unix_millis(),
+            news: self.last.as_ref().filter(|_| is_news),
+        };
+        (is_news, written(&message))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -52,96 +73,55 @@ struct ProgramView {
     is_fine: bool,
 }
 
-impl PageView {
-    /// The message that brings the page up to date, and whether it needs that.
-    pub(crate) fn next(
-        &mut self,
-        seed: &SeedModel,
-        seeds: Vec<(String, usize)>,
-        now: &ClockReading,
-    ) -> (bool, String) {
-        let around = SeedAround {
-            title: seed.title.clone(),
-            seeds,
-            programs: ProgramView::all(seed, now),
-        };
-        let cells = seed.cells(now);
-        let known = self
-            .cells
-            .take()
-            .filter(|known| known.keys().all(|name| cells.contains_key(name)));
-        let is_new = |(name, cell): &(&String, &ShootCell)| {
-            known.as_ref().is_none_or(|known| known.get(*name) != Some(*cell))
-        };
-        let new: Vec<_> = cells.iter().filter(is_new).map(|(_, cell)| cell).collect();
-        let is_news = known.is_none() || !new.is_empty() || around != self.around;
-        let message = written(&SeedMessage {
-            at: now.unix_millis(),
-            whole: known.is_none(),
-            cells: new,
-            around: &around,
-        });
-        (self.cells, self.around) = (Some(cells), around);
-        (is_news, message)
-    }
-}
-
 impl ProgramView {
     fn all(seed: &SeedModel, now: &ClockReading) -> Vec<Self> {
         if let Some(lost) = &seed.unconnected {
-            return vec![Self::new(
-                "seed",
-                Some(&FollowedProgram::default()),
-                Some(lost),
-                now,
-            )];
+            return vec![Self::lost("seed", lost, now)];
         }
-        let view = |program: Program| {
-            let followed = seed.programs.get(&program);
-            let lost = followed.and_then(|followed| followed.lost.as_ref());
-            Self::new(program.as_str(), followed, lost, now)
-        };
+        let view = |program| Self::new(program, seed.programs.get(&program), now);
         Program::ALL.map(view).to_vec()
     }
 
-    fn new(
-        name: &'static str,
-        followed: Option<&FollowedProgram>,
-        lost: Option<&LostContact>,
-        now: &ClockReading,
-    ) -> Self {
-        let state = match (followed, lost) {
-            (None, _) => "not asked",
-            (_, Some(_)) => "lost",
-            (Some(followed), None) if followed.has_snapshot => "connected",
-            (Some(_), None) => "connecting",
+    fn new(program: Program, followed: Option<&FollowedProgram>, now: &ClockReading) -> Self {
+        let mut view = match followed {
+            None => Self::named(program.as_str(), "not asked"),
+            Some(FollowedProgram { lost: Some(lost), .. }) => Self::lost(program.as_str(), lost, now),
+            Some(followed) if followed.has_snapshot => Self::named(program.as_str(), "connected"),
+            Some(_) => Self::named(program.as_str(), "connecting"),
         };
-        let mut line = format!("{name} {state}");
-        if let Some(lost) = lost {
-            let why = lost.error.what();
-            let named = why.strip_prefix(name).and_then(|why| why.strip_prefix(": "));
-            let since = text::clock(lost.since.wall, now.wall);
-            line.push_str(&format!(" since {since}: {}", named.unwrap_or(why)));
+        view.is_fine = matches!(view.state, "not asked" | "connected");
+        let Some(followed) = followed else {
+            return view;
+        };
+        if !followed.missing.is_empty() {
+            view.is_fine = false;
+            let missing = followed.missing.join(", ");
+            let line = format!(", INCOMPLETE: {missing} not reached; items may be absent or out of date");
+            view.text.push_str(&line);
         }
-        let is_missing = followed.is_some_and(|followed| !followed.missing.is_empty());
-        if let Some(followed) = followed {
-            if is_missing {
-                let missing = followed.missing.join(", ");
-                line.push_str(&format!(
-                    ", INCOMPLETE: {missing} not reached; items may be absent or out of date"
-                ));
-            }
-            if followed.unreadable > 0 {
-                let unreadable =
-                    text::count(followed.unreadable, "unreadable message", "unreadable messages");
-                line.push_str(&format!(", {unreadable}"));
-            }
+        if followed.unreadable > 0 {
+            let unreadable = text::count(followed.unreadable, "unreadable message", "unreadable messages");
+            view.text.push_str(&format!(", {unreadable}"));
         }
+        view
+    }
+
+    fn named(name: &str, state: &'static str) -> Self {
         Self {
             state,
-            text: line,
-            is_fine: matches!(state, "not asked" | "connected") && !is_missing,
+            text: format!("{name} {state}"),
+            is_fine: false,
         }
+    }
+
+    fn lost(name: &str, lost: &LostContact, now: &ClockReading) -> Self {
+        let mut view = Self::named(name, "lost");
+        let why = lost.error.what.as_str();
+        let named = why.strip_prefix(name).and_then(|why| why.strip_prefix(": "));
+        let since = text::clock(lost.since.wall, now.wall);
+        view.text
+            .push_str(&format!(" since {since}: {}", named.unwrap_or(why)));
+        view
     }
 }
 
@@ -175,8 +155,12 @@ struct VerdictView<'a> {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct IncidentView {
     summary: String,
+    is_running: bool,
+    /// In seconds, until its end or until now.
+    length: f64,
     moments: Vec<IncidentMoment>,
     lanes: Vec<DownTime>,
 }
@@ -188,13 +172,15 @@ pub(crate) fn shoot_message(seed: &SeedModel, name: &str, now: &ClockReading) ->
     let known = seed.shoots.get(name);
     let record = known.unwrap_or(&unknown);
     let scaling = record.scaling.as_ref();
-    let incidents = scaling.map(|scaling| {
-        let views = incident::incidents(scaling).map(|(_, incident)| IncidentView {
-            summary: incident::summary(incident),
-            moments: incident::moments(incident, &scaling.replica),
-            lanes: incident::down_times(incident),
-        });
-        views.collect()
+    let incidents = scaling
+        .iter()
+        .flat_map(|scaling| ShootIncident::all(scaling, now.wall));
+    let incidents = incidents.map(|incident| IncidentView {
+        summary: incident.summary(),
+        is_running: incident.is_running(),
+        length: incident.length().as_secs_f64(),
+        moments: incident.moments(),
+        lanes: incident.down_times(),
     });
     written(&ShootMessage {
         name,
@@ -215,7 +201,7 @@ pub(crate) fn shoot_message(seed: &SeedModel, name: &str, now: &ClockReading) ->
         scaling,
         is_current: seed.is_current(Program::ScalingCoordinator, now),
         mode_source: scaling.map(|scaling| text::mode_source(scaling)),
-        incidents: incidents.unwrap_or_default(),
+        incidents: incidents.collect(),
     })
 }
 
@@ -231,62 +217,4 @@ fn written(message: &impl Serialize) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::Value;
-    use tokio::time::Instant;
-    use watchdog_client::follow::{Received, Update};
-    use watchdog_client::message::COMPLETE;
-    use watchdog_proto::probe::v1::Outcome;
-    use watchdog_proto::scaling::v1::Incident;
-
-    use super::*;
-    use crate::render::testing;
-
-    fn at(start: Instant, seconds: u64) -> ClockReading {
-        ClockReading {
-            instant: start + Duration::from_secs(seconds),
-            wall: testing::pipe().now,
-        }
-    }
-
-    fn snapshot<V>(value: V, now: &ClockReading) -> Update<String, V> {
-        let received = Received {
-            value,
-            sent_at: now.instant,
-            set_at: now.instant,
-        };
-        Update::Snapshot([("a".to_owned(), received)].into(), COMPLETE)
-    }
-
-    #[test]
-    fn a_shoot_has_its_messages_how_long_the_verdict_is_valid_and_what_happened() {
-        let now = at(Instant::now(), 0);
-        let mut model = SeedModel::new(String::new());
-        model.on_connected(&Program::ALL);
-        model.on_verdicts(
-            snapshot(testing::verdict("a", Outcome::LeasesExpired), &now),
-            &now,
-        );
-        let scaling = ShootScaling {
-            last_incident: Some(Incident {
-                verdict_to_restored: testing::seconds(312),
-                ..Incident::default()
-            }),
-            ..testing::scaling_down("a")
-        };
-        model.on_scaling(snapshot(scaling, &now), &now);
-        for (seconds, valid_for) in [(2, 10_000), (15, -3_000)] {
-            let shown = shoot_message(&model, "a", &at(now.instant, seconds));
-            let shown: Value = serde_json::from_str(&shown).unwrap();
-            let verdict = &shown["verdict"];
-            assert_eq!(verdict["validForMillis"], valid_for);
-            assert_eq!(verdict["observedMillisAgo"], (seconds + 1) * 1_000);
-            assert_eq!(verdict["message"]["evidence"]["expiryAge"], "32s");
-            assert_eq!(shown["scaling"]["meltdownProtectionActive"], true);
-            assert_eq!(shown["incidents"][0]["moments"][1]["what"], "everything restored");
-            assert_eq!(shown["incidents"][0]["moments"][1]["after"], 312.0);
-        }
-        let unknown: Value = serde_json::from_str(&shoot_message(&model, "b", &now)).unwrap();
-        assert_eq!((&unknown["name"], &unknown["state"]), (&"b".into(), &Value::Null));
-    }
-}
+mod tests;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use watchdog_proto::probe::v1::ZoneEvidence;
-use watchdog_proto::scaling::v1::Incident;
+use watchdog_proto::scaling::v1::{Direction, Incident, Mode, ScaleTimes, ShootScaling};
 use watchdog_test_support::browser::{Browser, Tab};
 use watchdog_test_support::scratch::Scratch;
 
@@ -29,7 +29,7 @@ fn incident(shoot: &str) -> ShootScaling {
             last_renewal_to_verdict: states::seconds(34),
             scaled_down: 1,
             reason: "A sentence.".to_owned(),
-            scale_times: vec![watchdog_proto::scaling::v1::ScaleTimes {
+            scale_times: vec![ScaleTimes {
                 resource: states::resource("kube-controller-manager", 0, Default::default()).resource,
                 direction: Direction::Down.into(),
                 scaled_after: Some(prost_types::Duration {
@@ -145,7 +145,7 @@ async fn names_with_markup_are_text_everywhere() {
 /// Draws all cells anew, and gives the milliseconds until the browser has laid them out.
 const DRAW_ALL: &str = "(() => {
   const all = [...cells.values()].map(({ name, state, share, since, note }) => ({ name, state, share, since, note }));
-  const message = { ...seed, whole: true, cells: all };
+  const message = { ...seed, cells: all };
   $('grid').replaceChildren();
   cells.clear();
   const start = performance.now();
@@ -205,6 +205,11 @@ async fn thousands_of_shoots_are_drawn_within_a_second_and_the_keyboard_reaches_
     let shown = "[...$('grid').children].filter((cell) => !cell.hidden).map((cell) => cell.dataset.name)";
     assert_eq!(page.eval(shown).await, serde_json::json!([names[1_234]]));
     assert_eq!(page.eval("document.activeElement.id").await, "find");
+    assert_eq!(page.text("none").await, "");
+    page.eval("$('find').value = 'nowhere'; filter()").await;
+    assert_eq!(page.eval(shown).await, serde_json::json!([]));
+    let none = "No shoot with \"nowhere\" in its name.";
+    assert_eq!(page.text("none").await, none);
     page.close_at_home().await;
 }
 

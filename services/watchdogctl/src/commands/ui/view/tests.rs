@@ -1,20 +1,25 @@
+//! The model of a seed, as a page shows it.
+
+use std::collections::BTreeMap;
+
 use serde_json::Value;
+use tokio::time::Instant;
 use watchdog_client::failure::{Failure, Reason};
+use watchdog_client::follow::{Received, Update};
 use watchdog_client::message::{COMPLETE, Completeness};
 use watchdog_proto::probe::v1::{Outcome, ZoneEvidence};
-use watchdog_proto::scaling::v1::{Direction, FlowState, Mode};
+use watchdog_proto::scaling::v1::Incident;
 
 use super::*;
-use crate::commands::ui::view::{PageView, shoot_message};
 use crate::render::testing;
+use crate::seed::model::MAX_SAMPLES;
 use crate::testing::assert_parts;
 
 /// Clocks that go together.
 fn at(start: Instant, seconds: u64) -> ClockReading {
-    let wall = Timestamp::from_second(testing::NOW + i64::try_from(seconds).unwrap());
     ClockReading {
         instant: start + Duration::from_secs(seconds),
-        wall: wall.unwrap(),
+        wall: testing::pipe().now + Duration::from_secs(seconds),
     }
 }
 
@@ -26,26 +31,17 @@ fn received<V>(value: V, now: &ClockReading) -> Received<V> {
     }
 }
 
+fn named<V>(names: &[&str], now: &ClockReading, value: impl Fn(&str) -> V) -> BTreeMap<String, Received<V>> {
+    let item = |name: &&str| ((*name).to_owned(), received(value(name), now));
+    names.iter().map(item).collect()
+}
+
 fn verdicts(names: &[&str], now: &ClockReading) -> BTreeMap<String, Received<Verdict>> {
-    let verdict = |name: &&str| {
-        let verdict = testing::verdict(name, Outcome::Healthy);
-        ((*name).to_owned(), received(verdict, now))
-    };
-    names.iter().map(verdict).collect()
+    named(names, now, |name| testing::verdict(name, Outcome::Healthy))
 }
 
 fn scalings(names: &[&str], now: &ClockReading) -> BTreeMap<String, Received<ShootScaling>> {
-    let scaling = |name: &&str| {
-        let scaling = ShootScaling {
-            direction: Direction::Up.into(),
-            state: FlowState::Settled.into(),
-            mode: Mode::Protect.into(),
-            meltdown_protection_active: false,
-            ..testing::scaling_down(name)
-        };
-        ((*name).to_owned(), received(scaling, now))
-    };
-    names.iter().map(scaling).collect()
+    named(names, now, testing::settled)
 }
 
 fn following(programs: &[Program]) -> SeedModel {
@@ -93,48 +89,35 @@ fn states(message: &Value) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn a_page_gets_all_cells_and_then_those_that_change() {
+fn a_page_gets_the_seed_whenever_that_has_changed() {
     let now = at(Instant::now(), 0);
     let mut model = healthy(&["a", "b"], &now);
     let mut page = PageView::default();
     let (_, first) = next(&mut page, &model, &now);
-    assert_eq!(first["whole"], true);
     assert_eq!(states(&first), [("a", "healthy"), ("b", "healthy")]);
 
-    // Renewed without another change: the page needs nothing.
+    // Renewed without another change: the page needs nothing but the time.
     let renewed = received(testing::verdict("a", Outcome::Healthy), &now);
     model.on_verdicts(Update::Upsert("a".to_owned(), renewed), &now);
-    let (is_news, silent) = next(&mut page, &model, &now);
-    assert_eq!((is_news, states(&silent)), (false, Vec::new()));
+    let time = serde_json::json!({"at": testing::NOW * 1_000});
+    assert_eq!(next(&mut page, &model, &now), (false, time));
 
     let expired = received(testing::verdict("a", Outcome::LeasesExpired), &now);
     model.on_verdicts(Update::Upsert("a".to_owned(), expired), &now);
     let (is_news, changed) = next(&mut page, &model, &now);
-    assert_eq!(
-        (is_news, changed["whole"].as_bool(), states(&changed)),
-        (true, Some(false), vec![("a", "losing")])
-    );
+    assert!(is_news);
+    assert_eq!(states(&changed), [("a", "losing"), ("b", "healthy")]);
 }
 
 #[test]
-fn a_shoot_that_is_gone_makes_every_page_start_anew() {
+fn a_shoot_is_gone_when_no_program_reports_it() {
     let now = at(Instant::now(), 0);
     let mut model = healthy(&["a", "b"], &now);
-    let mut page = PageView::default();
-    next(&mut page, &model, &now);
     model.on_verdicts(Update::Removed("a".to_owned()), &now);
-    let (_, half) = next(&mut page, &model, &now);
-    assert_eq!(
-        states(&half),
-        [("a", "unknown")],
-        "the coordinator still reports it"
-    );
+    let half = message(&model, &now);
+    assert_eq!(states(&half), [("a", "unknown"), ("b", "healthy")]);
     model.on_scaling(Update::Removed("a".to_owned()), &now);
-    let (_, rest) = next(&mut page, &model, &now);
-    assert_eq!(
-        (rest["whole"].as_bool(), states(&rest)),
-        (Some(true), vec![("b", "healthy")])
-    );
+    assert_eq!(states(&message(&model, &now)), [("b", "healthy")]);
 }
 
 #[test]
@@ -254,4 +237,39 @@ fn the_strip_keeps_changes_of_the_counts_only_and_not_all_of_them() {
     }
     assert_eq!(last.len(), MAX_SAMPLES);
     assert_eq!(last[MAX_SAMPLES - 1]["at"], (testing::NOW + 399) * 1_000);
+}
+
+#[test]
+fn a_shoot_has_its_messages_how_long_the_verdict_is_valid_and_what_happened() {
+    let start = Instant::now();
+    let now = at(start, 0);
+    let mut model = following(&Program::ALL);
+    let expired = received(testing::verdict("a", Outcome::LeasesExpired), &now);
+    model.on_verdicts(Update::Upsert("a".to_owned(), expired), &now);
+    let scaling = ShootScaling {
+        last_incident: Some(Incident {
+            verdict_to_restored: testing::seconds(312),
+            ..Incident::default()
+        }),
+        ..testing::scaling_down("a")
+    };
+    model.on_scaling(Update::Upsert("a".to_owned(), received(scaling, &now)), &now);
+    for (seconds, valid_for) in [(2, 10_000), (15, -3_000)] {
+        let shown = shoot_message(&model, "a", &at(start, seconds));
+        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let verdict = &shown["verdict"];
+        assert_eq!(verdict["validForMillis"], valid_for);
+        assert_eq!(verdict["observedMillisAgo"], (seconds + 1) * 1_000);
+        assert_eq!(verdict["message"]["evidence"]["expiryAge"], "32s");
+        assert_eq!(shown["scaling"]["meltdownProtectionActive"], true);
+        let incident = &shown["incidents"][0];
+        assert_eq!(
+            (&incident["isRunning"], &incident["length"]),
+            (&false.into(), &312.0.into())
+        );
+        assert_eq!(incident["moments"][1]["what"], "everything restored");
+        assert_eq!(incident["moments"][1]["after"], 312.0);
+    }
+    let unknown: Value = serde_json::from_str(&shoot_message(&model, "b", &now)).unwrap();
+    assert_eq!((&unknown["name"], &unknown["state"]), (&"b".into(), &Value::Null));
 }
