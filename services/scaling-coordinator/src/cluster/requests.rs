@@ -79,7 +79,7 @@ impl ResourceRequests {
         }
     }
 
-    /// Reads a resource, and its scale sub-resource if the resource itself does not show its replicas.
+    /// Reads a resource, and its scale sub-resource if only that shows its replicas.
     pub(crate) async fn read(
         &self,
         shoot: &str,
@@ -101,8 +101,8 @@ impl ResourceRequests {
         };
         self.resources
             .read(reference, shoot, before.as_deref(), found.as_ref());
-        let lacks_replicas = |workload: &Workload| matches!(workload.replicas, Ok(None));
-        let Some(workload) = found.filter(lacks_replicas) else {
+        let needs_scale = |workload: &Workload| self.resources.needs_scale(reference, workload);
+        let Some(workload) = found.filter(needs_scale) else {
             return RequestOutcome::Done;
         };
         match request_within(within, api.get_scale(&reference.name)).await {

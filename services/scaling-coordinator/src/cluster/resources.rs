@@ -1,8 +1,8 @@
 //! The index of the configured resources in all shoots, trimmed to what the rules read. It is a hint that says that
 //! something may be to do.
 //!
-//! Kinds whose objects do not show their replicas in `spec.replicas` are completed from their scale sub-resource, which
-//! is read only when a direction asks for it.
+//! Objects that do not show their replicas are completed from their scale sub-resource, which is read only when a
+//! direction asks for it.
 
 pub(crate) mod dropped;
 mod entry;
@@ -21,7 +21,7 @@ use watchdog_api::prober::{DependentResource, ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
 use watchdog_kube::watch::Change;
 
-use self::entry::ResourceEntry;
+use self::entry::{ResourceEntry, needs_scale};
 use super::kinds::ServedKind;
 use super::object_index::{IndexSignals, ObjectIndex, version_of};
 use crate::domain::observed::{Dependent, Observed};
@@ -46,6 +46,9 @@ struct WatchedResource {
     /// Stops its watch.
     stop: CancellationToken,
     kind: ServedKind,
+    /// Objects of this kind show how many Pods are ready: where that is missing, none is. Controllers leave out a zero,
+    /// so a kind is known by the first object that has ready Pods. Until then, all Pods that exist count as ready.
+    shows_ready: bool,
     objects: ObjectIndex<ResourceEntry>,
 }
 
@@ -109,10 +112,14 @@ impl Resources {
     /// The watch of a resource reports a change.
     pub(crate) fn take_in(&self, reference: &ResourceRef, change: Change<Workload>) {
         self.change(reference, |watched| {
+            if let Change::Applied(workload) = &change {
+                watched.learn(workload);
+            }
+            let shows_ready = watched.shows_ready;
             watched.objects.take_in(
                 &change,
                 |key| key.namespace,
-                |workload, old| self.entry(workload, None, old),
+                |workload, old| self.entry(workload, None, old, shows_ready),
             );
         });
     }
@@ -122,9 +129,11 @@ impl Resources {
         let shoot = workload.metadata.namespace.as_deref().unwrap_or_default();
         let version = version_of(&workload.metadata);
         self.change(reference, |watched| {
-            watched
-                .objects
-                .apply(shoot, version, |old| self.entry(workload, scale, old));
+            watched.learn(workload);
+            let shows_ready = watched.shows_ready;
+            watched.objects.apply(shoot, version, |old| {
+                self.entry(workload, scale, old, shows_ready)
+            });
         });
     }
 
@@ -137,11 +146,21 @@ impl Resources {
         before: Option<&str>,
         found: Option<&Workload>,
     ) {
-        let found = found.map(|workload| {
-            let make = |old: Option<&ResourceEntry>| self.entry(workload, None, old);
-            (version_of(&workload.metadata), make)
+        self.change(reference, |watched| {
+            found.into_iter().for_each(|workload| watched.learn(workload));
+            let shows_ready = watched.shows_ready;
+            let found = found.map(|workload| {
+                let make = |old: Option<&ResourceEntry>| self.entry(workload, None, old, shows_ready);
+                (version_of(&workload.metadata), make)
+            });
+            watched.objects.read(shoot, before, found);
         });
-        self.change(reference, |watched| watched.objects.read(shoot, before, found));
+    }
+
+    /// True if only its scale sub-resource shows how many replicas an object has.
+    pub(crate) fn needs_scale(&self, reference: &ResourceRef, workload: &Workload) -> bool {
+        let shows_ready = self.of(reference, |watched| watched.shows_ready);
+        needs_scale(workload, shows_ready.unwrap_or_default())
     }
 
     fn entry(
@@ -149,8 +168,9 @@ impl Resources {
         workload: &Workload,
         scale: Option<&Scale>,
         old: Option<&ResourceEntry>,
+        shows_ready: bool,
     ) -> ResourceEntry {
-        let mut entry = ResourceEntry::of(workload, scale, old);
+        let mut entry = ResourceEntry::of(workload, scale, old, shows_ready);
         if let (Some(predecessor), Observed::Present(seen)) = (self.predecessor, &mut entry.observed) {
             seen.count_as_own(predecessor);
         }
@@ -228,11 +248,22 @@ impl WatchedResource {
         match &self.kind {
             Err(everywhere) => everywhere.clone(),
             Ok(_) if self.objects.is_listed() => {
-                let known = self.objects.get(shoot);
-                known.map_or(Observed::Absent, |known| known.observed.clone())
+                let Some(known) = self.objects.get(shoot) else {
+                    return Observed::Absent;
+                };
+                let mut observed = known.observed.clone();
+                if let (Observed::Present(seen), false) = (&mut observed, self.shows_ready) {
+                    seen.ready = seen.ready.max(known.pods);
+                }
+                observed
             }
             Ok(_) => Self::not_listed(),
         }
+    }
+
+    fn learn(&mut self, workload: &Workload) {
+        let status = workload.status.as_ref().ok();
+        self.shows_ready |= status.is_some_and(|status| status.ready_replicas.is_some());
     }
 
     fn is_listed(&self) -> bool {

@@ -8,6 +8,7 @@ use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 
 use super::*;
 use crate::domain::observed::ObservedResource;
+use crate::domain::resource_step::has_spec_replicas;
 use crate::domain::testing::dependent;
 
 impl Resources {
@@ -22,6 +23,7 @@ impl Resources {
                 "v1",
                 "Deployment",
             ))),
+            shows_ready: has_spec_replicas(reference),
             objects: ObjectIndex::new(self.signals.clone()),
         };
         self.watched.write().insert(reference.clone(), watched);
@@ -50,6 +52,22 @@ fn listed() -> (Resources, Arc<WorkQueue>) {
     let resources = Resources::new(signals.clone());
     resources.add(&kcm());
     (resources, signals.work_queue)
+}
+
+/// Of a kind that the coordinator does not know.
+fn proxy() -> ResourceRef {
+    ResourceRef {
+        api_version: "example.com/v1".into(),
+        kind: "Proxy".into(),
+        name: "kcm".into(),
+    }
+}
+
+fn listed_kind(reference: &ResourceRef) -> Resources {
+    let resources = Resources::new(IndexSignals::default());
+    resources.add(reference);
+    resources.take_in(reference, Change::Synced(BTreeSet::new()));
+    resources
 }
 
 fn workload(version: &str, spec: Value, status: Value) -> Workload {
@@ -174,8 +192,7 @@ fn what_the_rules_read() {
 
 #[test]
 fn replicas_come_from_the_scale_of_the_same_version() {
-    let (resources, _) = listed();
-    resources.synced(&BTreeSet::new());
+    let resources = listed_kind(&proxy());
     let sized = |version: &str| workload(version, json!({ "size": 3 }), json!({}));
     let scale = |spec: Value| {
         let scale = json!({
@@ -185,25 +202,60 @@ fn replicas_come_from_the_scale_of_the_same_version() {
         serde_json::from_value::<Scale>(scale).unwrap()
     };
     let read = |version: &str, spec: Value| {
-        resources.applied(&kcm(), &sized(version), Some(&scale(spec)));
-        replicas(&resources.observed(&kcm(), "shoot--a"))
+        resources.applied(&proxy(), &sized(version), Some(&scale(spec)));
+        replicas(&resources.observed(&proxy(), "shoot--a"))
     };
-    resources.applied(&kcm(), &sized("1"), None);
-    assert_eq!(replicas(&resources.observed(&kcm(), "shoot--a")), None);
+    resources.applied(&proxy(), &sized("1"), None);
+    assert_eq!(replicas(&resources.observed(&proxy(), "shoot--a")), None);
     assert_eq!(read("1", json!({})), Some(0), "the API server leaves out a zero");
     assert_eq!(read("1", json!({ "replicas": 3 })), Some(3));
     // The watch brings that version after the read.
-    resources.applied(&kcm(), &sized("1"), None);
-    let observed = resources.observed(&kcm(), "shoot--a");
+    resources.applied(&proxy(), &sized("1"), None);
+    let observed = resources.observed(&proxy(), "shoot--a");
     assert_eq!(
         (replicas(&observed), observed.seen().unwrap().ready),
         (Some(3), 2)
     );
-    resources.applied(&kcm(), &sized("2"), None);
+    resources.applied(&proxy(), &sized("2"), None);
     assert_eq!(
-        replicas(&resources.observed(&kcm(), "shoot--a")),
+        replicas(&resources.observed(&proxy(), "shoot--a")),
         None,
         "it may have changed since"
     );
     assert_eq!(read("2", json!({ "replicas": 3 })), None, "of another version");
+}
+
+/// Of a kind that may show nothing but its scale sub-resource.
+#[test]
+fn pods_count_as_ready_until_a_kind_shows_how_many_are() {
+    let resources = listed_kind(&proxy());
+    let seen = |shoot: &str| {
+        let observed = resources.observed(&proxy(), shoot);
+        observed.seen().map(|seen| (seen.replicas, seen.ready))
+    };
+    let applied = |version: &str, spec: i32, status: Value| {
+        let object = workload(version, json!({ "replicas": spec }), status);
+        resources.applied(&proxy(), &object, None);
+        seen("shoot--a").unwrap()
+    };
+    assert_eq!(applied("1", 2, json!({ "replicas": 2 })), (Some(2), 2));
+    assert_eq!(
+        applied("2", 0, json!({ "replicas": 2 })),
+        (Some(0), 2),
+        "on the way down"
+    );
+    assert_eq!(applied("3", 0, json!({ "replicas": 0 })), (Some(0), 0));
+    // Whether Pods exist is only in the scale sub-resource.
+    assert_eq!(applied("4", 2, json!({})), (None, 0));
+    // From now on what is missing is a zero.
+    let mut other = workload(
+        "5",
+        json!({ "replicas": 1 }),
+        json!({ "replicas": 1, "readyReplicas": 1 }),
+    );
+    other.metadata.namespace = Some("shoot--b".to_owned());
+    resources.applied(&proxy(), &other, None);
+    assert_eq!(seen("shoot--b"), Some((Some(1), 1)));
+    assert_eq!(applied("6", 2, json!({ "replicas": 2 })), (Some(2), 0));
+    assert_eq!(applied("7", 2, json!({})), (Some(2), 0));
 }
