@@ -6,7 +6,7 @@ use std::time::Duration;
 use lease_probe::cluster::answer_budget::SharedLimits;
 use lease_probe::cluster::connection::CachedConnection;
 use lease_probe::cluster::kubeconfig::{Access, Kubeconfig, access};
-use lease_probe::cluster::shoot_client::HttpShootClient;
+use lease_probe::cluster::shoot_client::ShootClient;
 use lease_probe::controller::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
@@ -218,7 +218,7 @@ impl ProberProcess<'_> {
                 clock,
                 probed: probed.clone(),
             };
-            let client = HttpShootClient::new(
+            let client = ShootClient::new(
                 shoot.name.clone(),
                 shared.seed.clone(),
                 clock.0,
