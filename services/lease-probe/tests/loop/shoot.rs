@@ -320,11 +320,11 @@ impl ProbeReporter for ScriptedServer {
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
-        let is_throttled = matches!(
+        let is_expected = matches!(
             failure,
-            ProbeFailure::Throttled(_) | ProbeFailure::MachinesThrottled(_)
+            ProbeFailure::Throttled(_) | ProbeFailure::MachinesThrottled(_) | ProbeFailure::ListTimeout(_)
         );
-        let is_expected = endpoint == Endpoint::External || is_throttled;
+        let is_expected = is_expected || endpoint == Endpoint::External;
         assert!(is_expected, "{failure}");
     }
 }
