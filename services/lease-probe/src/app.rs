@@ -96,14 +96,13 @@ pub fn start(
             "kcmNodeMonitorGraceDuration is too short: kube-controller-manager acts before a loss can be proven"
         );
     }
-    let shared = Arc::new(ProbeContext {
-        seed: replica.seed.clone(),
-        clock: Clock::start(),
-        identity: base.identity.clone(),
-        random: Box::new(rand::random),
-        probing: Arc::default(),
-        close: Arc::default(),
-    });
+    let shared = ProbeContext::new(
+        replica.seed.clone(),
+        Clock::start(),
+        base.identity.clone(),
+        usize::from(config.args.answer_memory) << 20,
+        rand::random::<f64>,
+    );
     let me = base.identity.clone();
     let view = match &replica.membership {
         Sharing::Members(_) => SeedView::shared(me),
@@ -116,7 +115,6 @@ pub fn start(
         HttpConnector {
             allow_local_addresses: config.args.allow_local_addresses,
         },
-        usize::from(config.args.answer_memory) << 20,
     );
     let probing = manager.clone().run(rules.clone(), base.draining.clone());
     base.tasks.critical("reconfigure", endless(probing));

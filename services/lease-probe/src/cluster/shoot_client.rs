@@ -97,7 +97,7 @@ impl<C: Connector> ShootClient<C> {
 
     /// Counts the nodes. Returns none if that fails, or if the API server does not say how many there are.
     pub async fn count_nodes(&mut self, budget: Budget) -> Option<usize> {
-        let counted = pages::count::<_, NodeItem>(&mut self.connection, budget);
+        let counted = pages::count_nodes(&mut self.connection, budget);
         timeout_at(budget.deadline, counted).await.ok()?.ok()?
     }
 
@@ -181,7 +181,7 @@ impl<C: Connector> ShootClient<C> {
             }
             Err(ProbeFailure::Forbidden(mut missing)) => {
                 // All that is missing, so that an operator need not find out one by one.
-                let nodes = pages::count::<_, NodeItem>(connection, budget);
+                let nodes = pages::count_nodes(connection, budget);
                 if let Ok(Err(ProbeFailure::Forbidden(more))) = timeout(VERSION_TIMEOUT, nodes).await {
                     missing.extend(more);
                     missing.dedup();

@@ -58,24 +58,25 @@ pub struct Prober<R, C: Connector> {
 }
 
 impl<R: ProbeReporter, C: Connector> Prober<R, C> {
-    /// Prepares the probing of a shoot through its two endpoints.
+    /// Prepares the probing of a shoot, by its namespace, through its internal and its external endpoint.
     pub fn new(
         shared: Arc<ProbeContext>,
         inputs: watch::Receiver<ProbeInputs>,
         report: R,
-        client: ShootClient<C>,
-        external: CachedConnection<C>,
+        shoot: Arc<str>,
+        [internal, external]: [C; 2],
     ) -> Self {
+        let limits = shared.limits.clone();
         Self {
             inputs,
             report,
             internal: InternalProbe {
                 shared: shared.clone(),
-                client,
+                client: ShootClient::new(shoot, shared.seed.clone(), shared.clock, internal, limits.clone()),
                 state: ProbeState::at_place((shared.random)()),
                 machines_paused_until: UnixTime::default(),
             },
-            external,
+            external: CachedConnection::new(external, limits),
             verdicts: VerdictBuilder::new(shared.identity.clone(), shared.now()),
             started: UnixTime::default(),
             failures: 0,

@@ -20,22 +20,13 @@ use super::probe_context::ProbeContext;
 use super::probe_inputs::ProbeInputs;
 use super::prober::{ProbeReporter, Prober};
 use super::supervisor::supervise;
-use crate::cluster::answer_budget::SharedLimits;
-use crate::cluster::connection::CachedConnection;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
-use crate::cluster::shoot_client::ShootClient;
 use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::ProbeFailure;
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 use crate::domain::witnesses::LiveMembers;
 use crate::metrics::FailureReason;
-
-/// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
-/// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a
-/// second for 10 s are under way, 640, and never more than one for each endpoint of each shoot that hangs: sockets that
-/// wait.
-const CONNECT_AT_ONCE: usize = 64;
 
 /// Verdicts by shoot.
 pub type VerdictStore = StreamStore<String, Verdict>;
@@ -50,7 +41,6 @@ pub struct ProberManager {
     pub verdicts: VerdictStore,
     pub(crate) members: watch::Receiver<LiveMembers>,
     connector: HttpConnector,
-    limits: Arc<SharedLimits>,
     inner: Mutex<ManagerState>,
 }
 
@@ -86,7 +76,6 @@ impl ProberManager {
         config: Arc<ProberConfig>,
         members: watch::Receiver<LiveMembers>,
         connector: HttpConnector,
-        answer_memory: usize,
     ) -> Arc<Self> {
         let inner = ManagerState {
             config,
@@ -102,7 +91,6 @@ impl ProberManager {
             verdicts: StreamStore::new(),
             members,
             connector,
-            limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
             inner: Mutex::new(inner),
         })
     }
@@ -168,7 +156,7 @@ impl ProberManager {
     /// Bytes of the answers that are being read.
     #[must_use]
     pub fn answer_bytes(&self) -> usize {
-        self.limits.answer_bytes()
+        self.shared.limits.answer_bytes()
     }
 
     /// Failed probes of all shoots that still exist.
@@ -245,11 +233,7 @@ impl ProberManager {
                     stop: stop.clone(),
                 };
                 let (shared, inputs) = (manager.shared.clone(), receiver.clone());
-                let (connector, limits) = (manager.connector, manager.limits.clone());
-                let external = CachedConnection::new(connector, limits.clone());
-                let (seed, clock) = (shared.seed.clone(), shared.clock);
-                let client = ShootClient::new(shoot.clone(), seed, clock, connector, limits);
-                let prober = Prober::new(shared, inputs, report, client, external);
+                let prober = Prober::new(shared, inputs, report, shoot.clone(), [manager.connector; 2]);
                 prober.run(shoots, stop.clone())
             };
             supervise(&stop, probe).await;

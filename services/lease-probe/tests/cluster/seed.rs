@@ -43,21 +43,13 @@ fn config(external: Option<&str>) -> Arc<ProberConfig> {
 }
 
 fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
-    let shared = ProbeContext {
-        seed,
-        clock: Clock::start(),
-        identity: "lease-probe-0".into(),
-        random: Box::new(rand::random),
-        probing: Arc::default(),
-        close: Arc::default(),
-    };
-    let alone = LiveMembers::new([(shared.identity.clone(), true)]);
+    let me: Arc<str> = "lease-probe-0".into();
+    let alone = LiveMembers::new([(me.clone(), true)]);
     let manager = ProberManager::new(
-        Arc::new(shared),
+        ProbeContext::new(seed, Clock::start(), me, 1 << 20, rand::random::<f64>),
         config(None),
         watch::channel(alone).1,
         LOCAL,
-        1 << 20,
     );
     let verdicts = manager.verdicts.clone();
     (manager, verdicts)

@@ -8,10 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use kube::client::Body;
-use lease_probe::cluster::answer_budget::SharedLimits;
-use lease_probe::cluster::connection::CachedConnection;
 use lease_probe::cluster::kubeconfig::access;
-use lease_probe::cluster::shoot_client::ShootClient;
 use lease_probe::cluster::transport::{ApiRequest, Connector, Link, Suspicion};
 use lease_probe::controller::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use lease_probe::domain::endpoint::Endpoint;
@@ -138,19 +135,15 @@ async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
         ..internal.clone()
     };
     let seed = internal.seed();
-    let shared = Arc::new(ProbeContext {
-        seed: seed.clone(),
-        clock,
-        identity: "lease-probe-0".into(),
-        random: Box::new(rand::random),
-        probing: Arc::default(),
-        close: Arc::default(),
-    });
-    let limits = Arc::new(SharedLimits::new(64, 64 << 20));
-    let client = ShootClient::new("shoot".into(), seed, clock, internal.clone(), limits.clone());
-    let external = CachedConnection::new(external, limits);
+    let shared = ProbeContext::new(seed, clock, "lease-probe-0".into(), 64 << 20, rand::random::<f64>);
     let (_changes, inputs) = watch::channel(inputs);
-    let prober = Prober::new(shared, inputs, internal.clone(), client, external);
+    let prober = Prober::new(
+        shared,
+        inputs,
+        internal.clone(),
+        "shoot".into(),
+        [internal.clone(), external],
+    );
     let lasts = Duration::from_millis(LASTS.unsigned_abs());
     let run = prober.run(1, CancellationToken::new());
     let ended = tokio::time::timeout(lasts, run).await;
