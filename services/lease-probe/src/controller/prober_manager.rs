@@ -242,7 +242,7 @@ impl ProberManager {
     }
 }
 
-/// What the watches bring. Each change reconciles the shoots that it may concern.
+/// The changes that the watches bring. Each reconciles the shoots that it may concern.
 impl ProberManager {
     /// Takes over a change of the Clusters.
     pub fn cluster_changed(self: &Arc<Self>, change: &Change<Cluster>) {

@@ -1,4 +1,4 @@
-//! What the clients of lease-probe take.
+//! Clients of lease-probe, and their kubeconfigs.
 
 use std::sync::Arc;
 use std::time::Duration;

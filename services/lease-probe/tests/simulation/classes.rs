@@ -81,6 +81,9 @@ impl HistoryClass {
     }
 }
 
+/// An outage of any kind.
+const UP_TO_60_S: fn(&mut Builder) = |h| outages::outage(h, 0.5, 60.0);
+
 const LONG_PAUSE: &str = "kubelets have to be silent for the whole proof after the external endpoint fails";
 const SMALL_SKEW: &str = "a clock that is off by less than a renew interval looks like a list that came late";
 const CANDIDATES: &str =
@@ -122,13 +125,20 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("machines terminate and conditions turn True", &[nodes::facts]),
         class("machines terminate and conditions turn True, loss", &[nodes::facts, nodes::loss])
             .may_be_late(CANDIDATES),
-        class("lease durations from 20 to 80 s, loss", &[|h| nodes::lease_durations(h, &[20, 30, 60, 80]), nodes::loss]).may_be_late(
+        class(
+            "lease durations from 20 to 80 s, loss",
+            &[|h| nodes::lease_durations(h, &[20, 30, 60, 80]), nodes::loss],
+        )
+        .may_be_late(
             "kubelets that renew every 20 s may be silent for 41 s while they are connected (ADR 0001)",
         ),
         class("outage, refused", &[|h| outages::outage_of(h, Behaviour::Refuses)]),
         class("outage, hangs", &[|h| outages::outage_of(h, Behaviour::Hangs)]),
         class("outage, black hole", &[|h| outages::outage_of(h, Behaviour::BlackHole { forgets: 0.0 })]),
-        class("outage, black hole that connections do not survive", &[|h| outages::outage_of(h, Behaviour::BlackHole { forgets: 0.7 })]),
+        class(
+            "outage, black hole that connections do not survive",
+            &[|h| outages::outage_of(h, Behaviour::BlackHole { forgets: 0.7 })],
+        ),
         class("outage, a restart with a hang before it", &[outages::hang_then_restart]),
         class(
             "outage shorter than the time between two probes",
@@ -219,11 +229,11 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         .may_be_late(LONG_PAUSE),
         class(
             "outage, kubelets renew every 5 to 20 s",
-            &[|h| nodes::lease_durations(h, &[20, 20, 30, 60, 80]), |h| outages::outage(h, 0.5, 60.0)],
+            &[|h| nodes::lease_durations(h, &[20, 20, 30, 60, 80]), UP_TO_60_S],
         )
         .may_be_late(FAILED_RENEWALS),
         class("connections forgotten", &[outages::connections_forgotten]),
-        class("2 or 3 nodes: outage", &[nodes::two_or_three_nodes, |h| outages::outage(h, 0.5, 60.0)]),
+        class("2 or 3 nodes: outage", &[nodes::two_or_three_nodes, UP_TO_60_S]),
         class(
             "2 or 3 nodes: prober restarts around an outage",
             &[nodes::two_or_three_nodes, |h| outages::hand_over_around_outage(h, 0.5, 17.0)],
@@ -246,20 +256,39 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         ),
         class("etcd hangs for up to 60 s", &[|h| _ = writes::etcd_hangs(h, 1.0, 60.0)]),
         class("slow writes, fast reads", &[writes::slow_writes]),
-        class("writes refused for 24 to 28 s", &[|h| writes::writes_refused(h, 24.0, 28.0)]).may_be_late(FAILED_RENEWALS),
-        class("writes refused for 30 to 300 s", &[|h| writes::writes_refused(h, 30.0, 300.0)]).may_be_late(FAILED_RENEWALS),
+        class(
+            "writes refused for 24 to 28 s",
+            &[|h| writes::writes_refused(h, 24.0, 28.0)],
+        )
+        .may_be_late(FAILED_RENEWALS),
+        class(
+            "writes refused for 30 to 300 s",
+            &[|h| writes::writes_refused(h, 30.0, 300.0)],
+        )
+        .may_be_late(FAILED_RENEWALS),
         class("gateway fails over", &[writes::gateway_fails_over]),
         class("stale lists that go back, in a loss", &[writes::stale_lists_in_a_loss]).may_be_late(CANDIDATES),
         class("etcd restored", &[writes::etcd_restored]).may_be_late(FAILED_RENEWALS),
         class("etcd restored in a loss", &[writes::etcd_restored_in_a_loss]),
-        class("grace 20 s, outage", &[|h| writes::grace(h, &[20]), |h| outages::outage(h, 0.5, 60.0)]).may_be_late(FAILED_RENEWALS),
+        class("grace 20 s, outage", &[|h| writes::grace(h, &[20]), UP_TO_60_S]).may_be_late(FAILED_RENEWALS),
         class("grace 20 s, loss", &[|h| writes::grace(h, &[20]), nodes::loss]).may_be_late(SHORT_GRACE),
-        class("grace 26 s, outage", &[|h| writes::grace(h, &[26]), outages::survived_up_to_60_s]).may_be_late(FAILED_RENEWALS),
+        class(
+            "grace 26 s, outage",
+            &[|h| writes::grace(h, &[26]), outages::survived_up_to_60_s],
+        )
+        .may_be_late(FAILED_RENEWALS),
         class("grace 26 s, loss", &[|h| writes::grace(h, &[26]), nodes::loss]).may_be_late(SHORT_GRACE),
-        class("grace 30 s, outage", &[|h| writes::grace(h, &[30]), outages::survived_up_to_60_s]).may_be_late(FAILED_RENEWALS),
+        class(
+            "grace 30 s, outage",
+            &[|h| writes::grace(h, &[30]), outages::survived_up_to_60_s],
+        )
+        .may_be_late(FAILED_RENEWALS),
         class("grace 30 s, loss", &[|h| writes::grace(h, &[30]), nodes::loss]).may_be_late(IDLE),
-        class("grace 50, 120 and 600 s, outage", &[|h| writes::grace(h, &[50, 120, 600]), |h| outages::outage(h, 0.5, 60.0)]),
-        class("grace 50, 120 and 600 s, gateway fails over", &[|h| writes::grace(h, &[50, 120, 600]), writes::gateway_fails_over]),
+        class("grace 50, 120 and 600 s, outage", &[|h| writes::grace(h, &[50, 120, 600]), UP_TO_60_S]),
+        class(
+            "grace 50, 120 and 600 s, gateway fails over",
+            &[|h| writes::grace(h, &[50, 120, 600]), writes::gateway_fails_over],
+        ),
         class("grace 50, 120 and 600 s, loss", &[nodes::loss, |h| writes::grace(h, &[50, 120, 600])]),
         class("objects absent", &[absence::objects_absent]).may_be_late(FAILED_RENEWALS),
         class("objects absent around a loss", &[absence::absent_around_a_loss]).may_be_late(ABSENT),
@@ -269,7 +298,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("Machines without the label node", &[absence::machines_without_labels, nodes::quiet]),
         class("Machines without the label node, loss", &[absence::machines_without_labels, nodes::loss]),
         class("conditions that appear and stick in a loss", &[absence::conditions_stick_in_a_loss]),
-        class("two witnesses, outage", &[witnesses::two_witnesses, |h| outages::outage(h, 0.5, 60.0)]),
+        class("two witnesses, outage", &[witnesses::two_witnesses, UP_TO_60_S]),
         class("two witnesses, gateway fails over", &[witnesses::two_witnesses, writes::gateway_fails_over]),
         class("two witnesses, loss", &[witnesses::two_witnesses, nodes::loss]),
         class("two witnesses, one on a stale API server", &[witnesses::two_witnesses, witnesses::one_stale]),
@@ -289,7 +318,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "two witnesses, one on a partitioned API server, loss",
             &[witnesses::two_witnesses, witnesses::one_partitioned_in_a_loss],
         ).may_be_late(CAUGHT_UP),
-        class("two witnesses, one killed", &[witnesses::two_witnesses, witnesses::one_killed, |h| outages::outage(h, 0.5, 60.0)]),
+        class("two witnesses, one killed", &[witnesses::two_witnesses, witnesses::one_killed, UP_TO_60_S]),
         class(
             "two witnesses, one killed around a loss",
             &[witnesses::two_witnesses, witnesses::one_killed_around_a_loss],
