@@ -20,7 +20,7 @@ use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
 use crate::fixture::{LOCAL, access_to, budget, client, kubeconfig};
 
-/// As in `controller/prober_manager.rs`.
+/// As in `controller/probe_context.rs`.
 const AT_ONCE: usize = 64;
 
 const SHOOTS: usize = 200;
