@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tonic::service::RoutesBuilder;
+use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::leadership::Leadership;
 use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::members::Members;
 use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::Replica;
-use watchdog_kube::watch::{self as seed_watches, OnClusterChange};
+use watchdog_kube::watch::{self as seed_watches, Change, OnClusterChange};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
 use watchdog_runtime::clock::Clock;
@@ -24,8 +25,7 @@ use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
 use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::http::HttpConnector;
-use crate::cluster::permissions;
-use crate::cluster::watches::Watches;
+use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::collector::VerdictCollector;
 use crate::controller::prober::ProbeContext;
@@ -96,14 +96,13 @@ pub fn start(
             "kcmNodeMonitorGraceDuration is too short: kube-controller-manager acts before a loss can be proven"
         );
     }
-    let shared = Arc::new(ProbeContext {
-        seed: replica.seed.clone(),
-        clock: Clock::start(),
-        identity: base.identity.clone(),
-        random: Box::new(rand::random),
-        probing: Arc::default(),
-        close: Arc::default(),
-    });
+    let shared = ProbeContext::new(
+        replica.seed.clone(),
+        Clock::start(),
+        base.identity.clone(),
+        usize::from(config.args.answer_memory) << 20,
+        rand::random::<f64>,
+    );
     let me = base.identity.clone();
     let view = match &replica.membership {
         Sharing::Members(_) => SeedView::shared(me),
@@ -116,11 +115,12 @@ pub fn start(
         HttpConnector {
             allow_local_addresses: config.args.allow_local_addresses,
         },
-        usize::from(config.args.answer_memory) << 20,
     );
     let probing = manager.clone().run(rules.clone(), base.draining.clone());
     base.tasks.critical("reconfigure", endless(probing));
-    let on_cluster_change = spawn_watches(base, replica, &manager, rules);
+    spawn_watches(base, replica, &manager, &rules);
+    let changed = manager.clone();
+    let on_cluster_change = Box::new(move |change: &Change<Cluster>| changed.cluster_changed(change));
     let service = LeaseProbeApi {
         verdicts: view.clone(),
         is_unknown: {
@@ -153,39 +153,33 @@ async fn endless(task: impl Future<Output = ()>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Watches the seed except its Clusters, and checks the permissions for all of it. Returns what must receive the
-/// changes of the Clusters.
+/// Watches the Secrets of the seed, and checks the permissions for all that is read there.
 fn spawn_watches(
     base: &ServiceBuilder,
     replica: &Replica<Sharing>,
     manager: &Arc<ProberManager>,
-    rules: watch::Receiver<Arc<ProberConfig>>,
-) -> OnClusterChange {
-    let watches = Watches {
-        seed: replica.seed.clone(),
-        handler: manager.clone(),
-        readiness: base.readiness.clone(),
-        stop: base.draining.clone(),
+    rules: &watch::Receiver<Arc<ProberConfig>>,
+) {
+    let shared = || {
+        (
+            replica.seed.clone(),
+            base.readiness.clone(),
+            base.draining.clone(),
+        )
     };
-    for (name, endpoint) in [
-        ("kubeconfigs", Endpoint::Internal),
-        ("external-kubeconfigs", Endpoint::External),
-    ] {
-        let watch = watches.clone().kubeconfigs(endpoint, rules.clone());
-        base.tasks.critical(name, watch);
+    for endpoint in [Endpoint::Internal, Endpoint::External] {
+        let ((seed, readiness, stop), manager) = (shared(), manager.clone());
+        let on_change = move |change| manager.kubeconfig_changed(endpoint, change);
+        let watch = watches::kubeconfigs(seed, endpoint, rules.clone(), readiness, stop, on_change);
+        base.tasks.critical(watches::watch_name(endpoint), watch);
     }
-    let on_cluster_change = watches.on_cluster_change();
-    let Watches {
-        seed,
-        readiness,
-        stop,
-        ..
-    } = watches;
+    let (seed, readiness, stop) = shared();
     let (of_replica, config) = (replica.permissions.clone(), rules.clone());
     let needed = move || permissions::permissions(&config.borrow(), &of_replica);
-    base.tasks
-        .critical("permissions", preflight(seed, readiness, needed, rules, stop));
-    on_cluster_change
+    base.tasks.critical(
+        "permissions",
+        preflight(seed, readiness, needed, rules.clone(), stop),
+    );
 }
 
 /// Follows the live members and which of them answer, or who leads: this replica alone, or nobody here.

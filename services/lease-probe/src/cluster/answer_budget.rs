@@ -57,18 +57,12 @@ pub struct SharedLimits {
     pub connect: StartLimiter,
     /// How many lists of nodes and Machines begin at once.
     pub node_lists: StartLimiter,
-    /// The places for large answers.
-    pub answers: AnswerPlaces,
+    // The places for answers of more than SMALL_ANSWER, first come, first served.
+    free_places: Arc<Semaphore>,
+    places: usize,
     most_kept: usize,
     // By all shoots, beyond FREE_BYTES of each.
     kept: Mutex<usize>,
-}
-
-/// The places for answers of more than [`SMALL_ANSWER`], first come, first served.
-#[derive(Debug)]
-pub struct AnswerPlaces {
-    free: Arc<Semaphore>,
-    count: usize,
 }
 
 /// An answer that is being read, or whose bytes are used.
@@ -76,15 +70,10 @@ pub struct AnswerPlaces {
 pub struct AnswerBuffer {
     // Freed before its place is: fields are dropped in this order.
     text: Vec<u8>,
-    place: Option<AnswerPlace>,
+    // And when it must be given up if others wait.
+    place: Option<(OwnedSemaphorePermit, Instant)>,
     limits: Arc<SharedLimits>,
     kind: AnswerKind,
-}
-
-#[derive(Debug)]
-struct AnswerPlace {
-    _permit: Option<OwnedSemaphorePermit>,
-    until: Instant,
 }
 
 /// The part that is kept of the lists of one shoot. Gives the memory back when it is dropped.
@@ -111,48 +100,25 @@ impl SharedLimits {
     /// With this many permits to connect, and bytes for large answers. Lists may keep twice as many bytes.
     #[must_use]
     pub fn new(permits: usize, bytes: usize) -> Self {
+        let places = (bytes / LARGEST_ANSWER).max(1);
         Self {
             connect: StartLimiter::new(permits, CONNECT_HELD_FOR),
             node_lists: StartLimiter::new(NODE_LISTS_AT_ONCE, NODE_LIST_HELD_FOR),
-            answers: AnswerPlaces::new(bytes),
+            free_places: Arc::new(Semaphore::new(places)),
+            places,
             most_kept: 2 * bytes,
             kept: Mutex::new(0),
         }
     }
-}
 
-// === impl AnswerPlaces ===
-
-impl AnswerPlaces {
-    fn new(bytes: usize) -> Self {
-        let count = (bytes / LARGEST_ANSWER).max(1);
-        Self {
-            free: Arc::new(Semaphore::new(count)),
-            count,
-        }
-    }
-
-    /// The bytes of all places.
+    /// The bytes of the places for large answers that are taken.
     #[must_use]
-    pub const fn capacity(&self) -> usize {
-        self.count * LARGEST_ANSWER
+    pub fn answer_bytes(&self) -> usize {
+        (self.places - self.free_places.available_permits()) * LARGEST_ANSWER
     }
 
-    /// The bytes of the places that are taken.
-    #[must_use]
-    pub fn in_use(&self) -> usize {
-        self.capacity() - self.free.available_permits() * LARGEST_ANSWER
-    }
-
-    /// Waits for a place. Each of those who have one and hold it for too long gives it up, so this takes at most
-    /// [`PLACE_HELD_FOR`] and [`PLACE_CHECKED_EVERY`] for each [`count`](Self::count) answers that came before.
-    async fn take(&self) -> AnswerPlace {
-        // Never closed.
-        let permit = self.free.clone().acquire_owned().await.ok();
-        AnswerPlace {
-            _permit: permit,
-            until: Instant::now() + PLACE_HELD_FOR,
-        }
+    const fn no_memory(&self) -> ProbeFailure {
+        ProbeFailure::NoAnswerMemory(self.places * LARGEST_ANSWER)
     }
 }
 
@@ -170,21 +136,21 @@ impl AnswerBuffer {
         }
     }
 
-    /// Waits for the next part of the answer, unless its place must be given up before.
+    /// Waits for the next part of the answer, unless its place must be given up before. So others wait for a place for
+    /// at most [`PLACE_HELD_FOR`] and [`PLACE_CHECKED_EVERY`] for as many answers that came before as there are places.
     ///
     /// # Errors
     /// [`ProbeFailure::NoAnswerMemory`].
     pub async fn next<T>(&self, part: impl Future<Output = T>) -> Result<T, ProbeFailure> {
-        let Some(place) = &self.place else {
+        let Some((_, until)) = &self.place else {
             return Ok(part.await);
         };
-        let (mut part, mut until) = (pin!(part), place.until);
+        let (mut part, mut until) = (pin!(part), *until);
         loop {
             match timeout_at(until, &mut part).await {
                 Ok(part) => return Ok(part),
-                Err(_) if self.limits.answers.free.available_permits() == 0 => {
-                    let failure = ProbeFailure::NoAnswerMemory(self.limits.answers.capacity());
-                    return Err(refused(RefusalReason::NoMemory, failure));
+                Err(_) if self.limits.free_places.available_permits() == 0 => {
+                    return Err(refused(RefusalReason::NoMemory, self.limits.no_memory()));
                 }
                 Err(_) => until = Instant::now() + PLACE_CHECKED_EVERY,
             }
@@ -203,9 +169,11 @@ impl AnswerBuffer {
             return Err(refused(RefusalReason::TooLarge, failure));
         }
         if needed > SMALL_ANSWER && self.place.is_none() {
-            let answers = &self.limits.answers;
-            let no_memory = |_| ProbeFailure::NoAnswerMemory(answers.capacity());
-            self.place = Some(budget.wait(answers.take(), no_memory).await?);
+            let free = self.limits.free_places.clone();
+            let permit = budget.wait(free.acquire_owned(), |_| self.limits.no_memory());
+            // Never closed.
+            let permit = permit.await?.ok();
+            self.place = permit.map(|permit| (permit, Instant::now() + PLACE_HELD_FOR));
         }
         if needed > capacity {
             // By a half, so that a large answer is not copied for each of its parts.
@@ -319,21 +287,21 @@ mod tests {
     async fn only_a_large_answer_takes_a_place_and_gives_it_back() {
         let limits = limits(2);
         let mut grows = answer(&limits, SMALL_ANSWER).await;
-        assert_eq!(limits.answers.in_use(), 0);
+        assert_eq!(limits.answer_bytes(), 0);
         for _ in 0..2 {
             grows.append(&[0], budget()).await.unwrap();
             assert_eq!(
-                limits.answers.in_use(),
+                limits.answer_bytes(),
                 LARGEST_ANSWER,
                 "beyond this size, and once"
             );
         }
         let mut large = answer(&limits, LARGEST_ANSWER).await;
-        assert_eq!(limits.answers.in_use(), 2 * LARGEST_ANSWER);
+        assert_eq!(limits.answer_bytes(), 2 * LARGEST_ANSWER);
         let too_large = Err(ProbeFailure::AnswerTooLarge(LARGEST_ANSWER));
         assert_eq!(large.append(&[0], budget()).await, too_large);
         drop((grows, large));
-        assert_eq!(limits.answers.in_use(), 0);
+        assert_eq!(limits.answer_bytes(), 0);
     }
 
     #[tokio::test]

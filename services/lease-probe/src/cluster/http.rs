@@ -17,7 +17,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use rustls::{CertificateError, OtherError};
+use rustls::pki_types::ServerName;
+use rustls::{CertificateError, ClientConfig, OtherError};
 use secrecy::{ExposeSecret, SecretString};
 use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf, Take};
 use tokio::net::TcpStream;
@@ -30,7 +31,7 @@ use watchdog_certificates::Refusal;
 use watchdog_runtime::failure::{chain, is_local_limit};
 
 use super::resolver::HostLookup;
-use super::tls::{self, ShootTls};
+use super::tls;
 use super::transport::{AnswerKind, ApiRequest, Connector, Link, Suspicion};
 use crate::domain::address::refused_kind;
 use crate::domain::outcome::{ProbeFailure, quote};
@@ -81,7 +82,8 @@ pub struct HttpTarget {
     authority: String,
     /// Path of the server URL, without a slash at its end.
     prefix: String,
-    tls: ShootTls,
+    tls: Arc<ClientConfig>,
+    server_name: ServerName<'static>,
     /// The `Authorization` header of every request.
     authorization: Option<header::HeaderValue>,
 }
@@ -106,7 +108,7 @@ impl Connector for HttpConnector {
     type Link = HttpLink;
 
     fn target(&self, access: &ShootAccess) -> Result<Arc<HttpTarget>, ProbeFailure> {
-        let tls = tls::build(access)?;
+        let (tls, server_name) = tls::build(access)?;
         let bad = |what: &str| ProbeFailure::Kubeconfig(what.to_owned());
         let authority = access
             .server
@@ -120,6 +122,7 @@ impl Connector for HttpConnector {
             authority: authority.as_str().trim_end_matches(':').to_owned(),
             prefix: access.server.path().trim_end_matches('/').to_owned(),
             tls,
+            server_name,
             authorization: access
                 .credentials
                 .token
@@ -145,9 +148,9 @@ impl Connector for HttpConnector {
     async fn open(&self, target: &Arc<HttpTarget>) -> Result<HttpLink, ProbeFailure> {
         let tcp = self.connect(target).await?;
         tcp.set_nodelay(true).map_err(|e| target.unreachable(&e))?;
-        let connector = tokio_rustls::TlsConnector::from(target.tls.config.clone());
+        let connector = tokio_rustls::TlsConnector::from(target.tls.clone());
         let tls = connector
-            .connect(target.tls.server_name.clone(), tcp)
+            .connect(target.server_name.clone(), tcp)
             .await
             .map_err(|e| match tls_error(&e) {
                 Some(error) => ProbeFailure::Tls(error),

@@ -197,14 +197,14 @@ pub(super) async fn list<C: Connector, I: Listable>(
     )))
 }
 
-/// Counts the objects by a page of one of them. Returns none if the API server does not say how many there are.
-pub(super) async fn count<C: Connector, I: Listable>(
+/// Counts the nodes by a page of one of them. Returns none if the API server does not say how many there are.
+pub(super) async fn count_nodes<C: Connector>(
     connection: &mut CachedConnection<C>,
     budget: Budget,
 ) -> Result<Option<usize>, ProbeFailure> {
-    let request = ApiRequest::get(format!("{}?limit=1", I::PATH), I::ANSWER);
+    let request = ApiRequest::get(format!("{}?limit=1", NodeItem::PATH), NodeItem::ANSWER);
     let response = connection.request(&request, budget).await?;
-    let page: ItemList<I> = decode_page(&response, 1)?;
+    let page: ItemList<NodeItem> = decode_page(&response, 1)?;
     let after = match page.metadata.remaining_item_count {
         None if page.metadata.continue_token.is_empty() => Some(0),
         remaining => remaining.and_then(|remaining| usize::try_from(remaining).ok()),

@@ -1,7 +1,6 @@
 //! The requests of a probe: to the shoot's API server and, to list the machines, to the seed's.
 
 use std::collections::HashMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,44 +26,8 @@ use crate::domain::renewals::LeaseList;
 /// Time limit of GET /version, on a connection opened for it, and of a look at what else is forbidden.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Reads from a shoot everything that a probe needs.
-pub trait ShootClient: Send {
-    /// Lists the leases of the nodes. The list was asked for when its first page was.
-    fn leases(
-        &mut self,
-        access: &Access,
-        budget: Budget,
-    ) -> impl Future<Output = Result<LeaseList, ProbeFailure>> + Send;
-
-    /// Counts the nodes. Returns none if that fails, or if the API server does not say how many there are.
-    fn count_nodes(&mut self, budget: Budget) -> impl Future<Output = Option<usize>> + Send;
-
-    /// Lists the nodes and the machines.
-    fn nodes_and_machines(
-        &mut self,
-        access: &Access,
-        budget: Budget,
-    ) -> impl Future<Output = Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure>> + Send;
-
-    /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
-    fn disconnected(&self) -> impl Future<Output = ()> + Send;
-
-    /// Why the API server may have been away since the last call.
-    fn take_suspicion(&mut self) -> Option<Suspicion>;
-}
-
-/// Another way to the same API server.
-pub trait ExternalEndpoint: Send {
-    /// Succeeds if the API server answers at this endpoint.
-    fn answers(
-        &mut self,
-        access: &Access,
-        budget: Budget,
-    ) -> impl Future<Output = Result<(), ProbeFailure>> + Send;
-}
-
-/// A shoot, over one cached connection.
-pub struct HttpShootClient<C: Connector> {
+/// Reads from a shoot everything that a probe needs, over one cached connection.
+pub struct ShootClient<C: Connector> {
     name: Arc<str>,
     seed: kube::Client,
     clock: Clock,
@@ -78,9 +41,7 @@ pub struct HttpShootClient<C: Connector> {
     machines_failed: u32,
 }
 
-// === impl HttpShootClient ===
-
-impl<C: Connector> HttpShootClient<C> {
+impl<C: Connector> ShootClient<C> {
     /// A shoot by its namespace; connects when it is asked something.
     #[must_use]
     pub fn new(
@@ -100,6 +61,78 @@ impl<C: Connector> HttpShootClient<C> {
             leases: 0,
             machines_failed: 0,
         }
+    }
+
+    /// Lists the leases of the nodes. The list was asked for when its first page was.
+    ///
+    /// # Errors
+    /// Why there is no complete list.
+    pub async fn leases(&mut self, access: &Access, budget: Budget) -> Result<LeaseList, ProbeFailure> {
+        self.kept.check()?;
+        let found = match self.list::<LeaseItem>(access, budget).await {
+            Ok(found) => found,
+            Err(failure) => return self.kept.check().and(Err(failure)),
+        };
+        self.leases = found.items.len();
+        self.kept.remember(self.leases)?;
+        let time = |instant| UnixTime(self.clock.micros_at(instant));
+        let mut list = LeaseList {
+            leases: Vec::with_capacity(self.leases),
+            malformed: 0,
+            revision: found.revision,
+            sent: time(found.sent),
+            received: time(found.received),
+        };
+        for item in found.items {
+            match item {
+                Item::Ok(lease) => list.leases.push(lease),
+                Item::Malformed { name, reason } => {
+                    tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
+                    list.malformed += 1;
+                }
+            }
+        }
+        Ok(list)
+    }
+
+    /// Counts the nodes. Returns none if that fails, or if the API server does not say how many there are.
+    pub async fn count_nodes(&mut self, budget: Budget) -> Option<usize> {
+        let counted = pages::count_nodes(&mut self.connection, budget);
+        timeout_at(budget.deadline, counted).await.ok()?.ok()?
+    }
+
+    /// Lists the nodes and the machines.
+    ///
+    /// # Errors
+    /// Why one of the lists is not complete.
+    pub async fn nodes_and_machines(
+        &mut self,
+        access: &Access,
+        budget: Budget,
+    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
+        let limits = self.connection.limits.clone();
+        let permit = limits.node_lists.acquire();
+        let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
+        // On the heap: it is rare, and every probe would have room for it.
+        let both = Box::pin(self.both_lists(access, budget));
+        match permit.during(both).await {
+            Ok(listed) => {
+                // Nodes without a lease are also remembered.
+                self.kept.remember(self.leases.max(listed.0.len()))?;
+                Ok(listed)
+            }
+            Err(failure) => self.kept.check().and(Err(failure)),
+        }
+    }
+
+    /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
+    pub async fn disconnected(&self) {
+        self.connection.disconnected().await;
+    }
+
+    /// Why the API server may have been away since the last call.
+    pub fn take_suspicion(&mut self) -> Option<Suspicion> {
+        self.connection.take_suspicion()
     }
 
     /// Lists within the budget. A failed list is retried once, immediately, as a kubelet retries a renewal. One whose
@@ -148,7 +181,7 @@ impl<C: Connector> HttpShootClient<C> {
             }
             Err(ProbeFailure::Forbidden(mut missing)) => {
                 // All that is missing, so that an operator need not find out one by one.
-                let nodes = pages::count::<_, NodeItem>(connection, budget);
+                let nodes = pages::count_nodes(connection, budget);
                 if let Ok(Err(ProbeFailure::Forbidden(more))) = timeout(VERSION_TIMEOUT, nodes).await {
                     missing.extend(more);
                     missing.dedup();
@@ -197,77 +230,18 @@ impl<C: Connector> HttpShootClient<C> {
     }
 }
 
-impl<C: Connector> ShootClient for HttpShootClient<C> {
-    async fn leases(&mut self, access: &Access, budget: Budget) -> Result<LeaseList, ProbeFailure> {
-        self.kept.check()?;
-        let found = match self.list::<LeaseItem>(access, budget).await {
-            Ok(found) => found,
-            Err(failure) => return self.kept.check().and(Err(failure)),
-        };
-        self.leases = found.items.len();
-        self.kept.remember(self.leases)?;
-        let time = |instant| UnixTime(self.clock.micros_at(instant));
-        let mut list = LeaseList {
-            leases: Vec::with_capacity(self.leases),
-            malformed: 0,
-            revision: found.revision,
-            sent: time(found.sent),
-            received: time(found.received),
-        };
-        for item in found.items {
-            match item {
-                Item::Ok(lease) => list.leases.push(lease),
-                Item::Malformed { name, reason } => {
-                    tracing::debug!(lease = name.unwrap_or_default(), %reason, "malformed lease");
-                    list.malformed += 1;
-                }
-            }
-        }
-        Ok(list)
-    }
-
-    async fn count_nodes(&mut self, budget: Budget) -> Option<usize> {
-        let counted = pages::count::<_, NodeItem>(&mut self.connection, budget);
-        timeout_at(budget.deadline, counted).await.ok()?.ok()?
-    }
-
-    async fn nodes_and_machines(
-        &mut self,
-        access: &Access,
-        budget: Budget,
-    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
-        let limits = self.connection.limits.clone();
-        let permit = limits.node_lists.acquire();
-        let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
-        // On the heap: it is rare, and every probe would have room for it.
-        let both = Box::pin(self.both_lists(access, budget));
-        match permit.during(both).await {
-            Ok(listed) => {
-                // Nodes without a lease are also remembered.
-                self.kept.remember(self.leases.max(listed.0.len()))?;
-                Ok(listed)
-            }
-            Err(failure) => self.kept.check().and(Err(failure)),
-        }
-    }
-
-    async fn disconnected(&self) {
-        self.connection.disconnected().await;
-    }
-
-    fn take_suspicion(&mut self) -> Option<Suspicion> {
-        self.connection.take_suspicion()
-    }
+/// Succeeds if the API server answers at this endpoint, which is another way to it.
+///
+/// # Errors
+/// Why it does not, or why it was not asked.
+pub async fn answers<C: Connector>(
+    external: &mut CachedConnection<C>,
+    access: &Access,
+    budget: Budget,
+) -> Result<(), ProbeFailure> {
+    external.set_kubeconfig(access)?;
+    version(external, budget.limit.min(VERSION_TIMEOUT)).await
 }
-
-impl<C: Connector> ExternalEndpoint for CachedConnection<C> {
-    async fn answers(&mut self, access: &Access, budget: Budget) -> Result<(), ProbeFailure> {
-        self.set_kubeconfig(access)?;
-        version(self, budget.limit.min(VERSION_TIMEOUT)).await
-    }
-}
-
-// === requests ===
 
 /// Requests the version to find out if the API server answers at all. The server has `limit` to answer on a connection
 /// opened for the request, however long this process took to get there.

@@ -14,20 +14,12 @@ use crate::domain::outcome::ProbeFailure;
 static PROVIDER: LazyLock<Arc<rustls::crypto::CryptoProvider>> =
     LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
 
-/// TLS for one shoot: the configuration and the name that the server's certificate must carry.
-#[derive(Debug, Clone)]
-pub(crate) struct ShootTls {
-    /// With HTTP/2 and HTTP/1.1 by ALPN.
-    pub(crate) config: Arc<ClientConfig>,
-    /// `tls-server-name`, else the host of the server URL.
-    pub(crate) server_name: ServerName<'static>,
-}
-
-/// Builds the TLS configuration.
+/// The configuration, with HTTP/2 and HTTP/1.1 by ALPN, and the name that the server's certificate must carry:
+/// `tls-server-name`, else the host of the server URL.
 ///
 /// # Errors
 /// [`ProbeFailure::Kubeconfig`] when the certificates or the key cannot be used; never shows what is in them.
-pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, ProbeFailure> {
+pub(super) fn build(access: &ShootAccess) -> Result<(Arc<ClientConfig>, ServerName<'static>), ProbeFailure> {
     let server_name = match &access.tls_server_name {
         Some(name) => name.clone(),
         None => server_host(access)?,
@@ -50,10 +42,7 @@ pub(crate) fn build(access: &ShootAccess) -> Result<ShootTls, ProbeFailure> {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // One session per shoot is all there is to resume.
     config.resumption = rustls::client::Resumption::in_memory_sessions(2);
-    Ok(ShootTls {
-        config: Arc::new(config),
-        server_name,
-    })
+    Ok((Arc::new(config), server_name))
 }
 
 fn unusable(why: &str) -> ProbeFailure {

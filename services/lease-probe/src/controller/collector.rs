@@ -8,7 +8,7 @@ use watchdog_runtime::metrics::{Collector, Exposition, ShootLabel};
 
 use super::prober_manager::ProberManager;
 use crate::domain::outcome::Outcome;
-use crate::domain::verdict::is_notable;
+use crate::domain::verdict::{Verdict, is_notable};
 use crate::metrics::{self, SkipReasonName};
 
 /// Reads the verdicts of this replica.
@@ -16,78 +16,90 @@ pub(crate) struct VerdictCollector(pub(crate) Arc<ProberManager>);
 
 impl Collector for VerdictCollector {
     fn collect(&self, out: &mut Exposition) {
-        self.collect_verdicts(out);
+        let snapshot = self.0.verdicts.snapshot();
+        let all: Vec<_> = { snapshot.iter() }
+            .map(|(shoot, verdict)| (ShootLabel(shoot), &**verdict))
+            .collect();
+        self.collect_numbers(out, &all);
+        self.collect_verdicts(out, &all);
         self.collect_probers(out);
     }
 }
 
+/// The value of each shoot that has one.
+fn values<'a, T>(
+    shoots: &[(ShootLabel<'a>, &'a T)],
+    value: impl Fn(&T) -> Option<f64>,
+) -> impl Iterator<Item = (ShootLabel<'a>, f64)> {
+    { shoots.iter() }.filter_map(move |(shoot, of)| Some((*shoot, value(of)?)))
+}
+
 impl VerdictCollector {
-    fn collect_verdicts(&self, out: &mut Exposition) {
-        let Self(manager) = self;
-        let now = manager.shared.now();
-        let all = manager.verdicts.snapshot();
-        let members = manager.members.borrow().clone();
+    /// Numbers of shoots. Of its witnesses, one counts each.
+    fn collect_numbers(&self, out: &mut Exposition, all: &[(ShootLabel<'_>, &Verdict)]) {
+        let (me, members) = (&self.0.shared.identity, self.0.members.borrow().clone());
         let mut outcomes: BTreeMap<&str, (&Outcome, f64)> = BTreeMap::new();
         let mut skipped: BTreeMap<SkipReasonName<'_>, f64> = BTreeMap::new();
-        let (mut ages, mut fractions, mut skews, mut zones) = (vec![], vec![], vec![], vec![]);
-        let (mut unhealthy, mut changed, mut eligible, mut too_short) = (vec![], vec![], vec![], vec![]);
-        let (mut malformed, mut expired, mut refused) = (vec![], vec![], vec![]);
-        for (shoot, verdict) in &all {
+        for (ShootLabel(shoot), verdict) in all {
             let outcome = &verdict.outcome;
-            let counted = f64::from(u8::from(members.counts(&manager.shared.identity, shoot)));
+            let counted = f64::from(u8::from(members.counts(me, shoot)));
             outcomes.entry(outcome.as_str()).or_insert((outcome, 0.0)).1 += counted;
             if let Outcome::Skipped(reason) = outcome {
                 *skipped.entry(SkipReasonName(reason.as_str())).or_default() += counted;
-                if matches!(reason, SkipReason::Malformed(_)) {
-                    malformed.push((ShootLabel(shoot), 1.0));
-                }
-                continue;
-            }
-            let shoot = ShootLabel(shoot);
-            if *outcome != Outcome::Healthy {
-                unhealthy.push(((shoot, outcome), 1.0));
-            }
-            // Microseconds since 1970, far below 2^52.
-            changed.push((shoot, verdict.outcome_since.0 as f64 / 1e6));
-            ages.push((shoot, now.since(verdict.observed_at).as_secs_f64()));
-            if now > verdict.valid_until {
-                expired.push((shoot, 1.0));
-            }
-            refused.extend({ verdict.refused.iter() }.map(|permission| ((shoot, *permission), 1.0)));
-            let Some(evidence) = &verdict.evidence else {
-                continue;
-            };
-            if evidence.grace_too_short {
-                too_short.push((shoot, 1.0));
-            }
-            fractions.push((shoot, evidence.fraction()));
-            eligible.extend(
-                evidence
-                    .eligible_fraction()
-                    .filter(|fraction| *fraction < 1.0)
-                    .map(|fraction| (shoot, fraction)),
-            );
-            if is_notable(evidence.largest_skew) {
-                // Microseconds, far below 2^52.
-                skews.push((shoot, evidence.largest_skew as f64 / 1e6));
-            }
-            let dead = evidence.zones.values().filter(|zone| zone.is_expired()).count();
-            if dead > 0 {
-                zones.push((shoot, dead as f64));
             }
         }
         out.family(&metrics::SHOOTS, outcomes.into_values());
         out.family(&metrics::SKIPPED, skipped);
-        out.family(&metrics::SHOOT_MALFORMED, malformed);
-        out.family(&metrics::VERDICT_EXPIRED, expired);
-        out.family(&metrics::VERDICT_AGE, ages);
+    }
+
+    fn collect_verdicts(&self, out: &mut Exposition, all: &[(ShootLabel<'_>, &Verdict)]) {
+        let now = self.0.shared.now();
+        let is_probed =
+            |(_, verdict): &&(ShootLabel<'_>, &Verdict)| !matches!(verdict.outcome, Outcome::Skipped(_));
+        let probed: Vec<_> = all.iter().filter(is_probed).copied().collect();
+        let evidence: Vec<_> = { probed.iter() }
+            .filter_map(|(shoot, verdict)| Some((*shoot, verdict.evidence.as_deref()?)))
+            .collect();
+        let is = |holds: bool| holds.then_some(1.0);
+        // Microseconds since 1970 are far below 2^52.
+        let seconds = |micros: i64| micros as f64 / 1e6;
+        let malformed = |outcome: &Outcome| matches!(outcome, Outcome::Skipped(SkipReason::Malformed(_)));
+        out.family(
+            &metrics::SHOOT_MALFORMED,
+            values(all, |v| is(malformed(&v.outcome))),
+        );
+        out.family(
+            &metrics::VERDICT_EXPIRED,
+            values(&probed, |v| is(now > v.valid_until)),
+        );
+        let age = values(&probed, |v| Some(now.since(v.observed_at).as_secs_f64()));
+        out.family(&metrics::VERDICT_AGE, age);
+        let unhealthy = { probed.iter() }.filter(|(_, v)| v.outcome != Outcome::Healthy);
+        let unhealthy = unhealthy.map(|(shoot, v)| ((*shoot, &v.outcome), 1.0));
         out.family(&metrics::SHOOT_OUTCOME, unhealthy);
-        out.family(&metrics::GRACE_TOO_SHORT, too_short);
+        out.family(
+            &metrics::GRACE_TOO_SHORT,
+            values(&evidence, |e| is(e.grace_too_short)),
+        );
+        let changed = values(&probed, |v| Some(seconds(v.outcome_since.0)));
         out.family(&metrics::OUTCOME_CHANGED, changed);
-        out.family(&metrics::EXPIRED_FRACTION, fractions);
+        out.family(
+            &metrics::EXPIRED_FRACTION,
+            values(&evidence, |e| Some(e.fraction())),
+        );
+        let eligible = values(&evidence, |e| e.eligible_fraction().filter(|share| *share < 1.0));
         out.family(&metrics::ELIGIBLE_FRACTION, eligible);
+        let skews = values(&evidence, |e| {
+            is_notable(e.largest_skew).then(|| seconds(e.largest_skew))
+        });
         out.family(&metrics::CLOCK_SKEW, skews);
-        out.family(&metrics::ZONES_EXPIRED, zones);
+        let dead_zones = values(&evidence, |e| {
+            let dead = e.zones.values().filter(|zone| zone.is_expired()).count();
+            (dead > 0).then_some(dead as f64)
+        });
+        out.family(&metrics::ZONES_EXPIRED, dead_zones);
+        let refused =
+            { probed.iter() }.flat_map(|(shoot, v)| v.refused.iter().map(|one| ((*shoot, *one), 1.0)));
         out.family(&metrics::SHOOT_PERMISSION_MISSING, refused);
     }
 

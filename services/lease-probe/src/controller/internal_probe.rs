@@ -8,7 +8,7 @@ use watchdog_api::unix_time::UnixTime;
 use super::probe_context::ProbeContext;
 use super::probe_inputs::ProbeInputs;
 use crate::cluster::shoot_client::ShootClient;
-use crate::cluster::transport::{Budget, Suspicion};
+use crate::cluster::transport::{Budget, Connector, Suspicion};
 use crate::domain::assessment::Assessment;
 use crate::domain::candidates::NodeIndex;
 use crate::domain::outcome::ProbeFailure;
@@ -20,15 +20,15 @@ use crate::domain::schedule;
 const STALE_LIST: Duration = Duration::from_secs(2);
 
 /// The internal endpoint of a shoot, and what is known of the shoot by it.
-pub(super) struct InternalProbe<S> {
+pub(super) struct InternalProbe<C: Connector> {
     pub(super) shared: Arc<ProbeContext>,
-    pub(super) client: S,
+    pub(super) client: ShootClient<C>,
     pub(super) state: ProbeState,
     // Until then the seed's API server wants to be left alone.
     pub(super) machines_paused_until: UnixTime,
 }
 
-impl<S: ShootClient> InternalProbe<S> {
+impl<C: Connector> InternalProbe<C> {
     /// Takes over why the API server may have been away.
     pub(super) fn note_suspicion(&mut self) {
         let Some(suspicion) = self.client.take_suspicion() else {

@@ -8,25 +8,52 @@ use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 
+use crate::cluster::answer_budget::SharedLimits;
 use crate::domain::schedule::ProbePace;
+
+/// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
+/// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a
+/// second for 10 s are under way, 640, and never more than one for each endpoint of each shoot that hangs: sockets that
+/// wait.
+const CONNECT_AT_ONCE: usize = 64;
 
 /// The state that all probes of the process share.
 pub struct ProbeContext {
     /// Where the machines are listed.
-    pub seed: kube::Client,
+    pub(super) seed: kube::Client,
     /// The clock of the process.
-    pub clock: Clock,
+    pub(super) clock: Clock,
     /// Name of this replica.
-    pub identity: Arc<str>,
+    pub(super) identity: Arc<str>,
+    pub(super) limits: Arc<SharedLimits>,
     /// Draws the numbers in [0, 1) by which probes are spread.
-    pub random: Box<dyn Fn() -> f64 + Send + Sync>,
+    pub(super) random: Box<dyn Fn() -> f64 + Send + Sync>,
     /// Each prober has a copy, so the number of copies is that of the shoots that the process probes.
-    pub probing: Arc<()>,
+    pub(super) probing: Arc<()>,
     /// Each prober has a copy while it probes closely, because a loss stands or seconds decide.
-    pub close: Arc<()>,
+    pub(super) close: Arc<()>,
 }
 
 impl ProbeContext {
+    /// Of the replica with this name, which has `answer_memory` bytes for large answers.
+    pub fn new(
+        seed: kube::Client,
+        clock: Clock,
+        identity: Arc<str>,
+        answer_memory: usize,
+        random: impl Fn() -> f64 + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            seed,
+            clock,
+            identity,
+            limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
+            random: Box::new(random),
+            probing: Arc::default(),
+            close: Arc::default(),
+        })
+    }
+
     /// The present time: wall time at the start, continued by the monotonic clock.
     #[must_use]
     pub fn now(&self) -> UnixTime {

@@ -11,9 +11,10 @@ use watchdog_api::unix_time::UnixTime;
 use super::internal_probe::InternalProbe;
 pub use super::probe_context::ProbeContext;
 pub use super::probe_inputs::ProbeInputs;
+use crate::cluster::connection::CachedConnection;
 use crate::cluster::kubeconfig::Access;
-use crate::cluster::shoot_client::{ExternalEndpoint, ShootClient};
-use crate::cluster::transport::Budget;
+use crate::cluster::shoot_client::{ShootClient, answers};
+use crate::cluster::transport::{Budget, Connector};
 use crate::domain::assessment::Assessment;
 use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
@@ -34,12 +35,12 @@ pub trait ProbeReporter: Send + Sync {
 }
 
 /// Probes one shoot.
-pub struct Prober<R, S, E> {
+pub struct Prober<R, C: Connector> {
     shared: Arc<ProbeContext>,
     inputs: watch::Receiver<ProbeInputs>,
     report: R,
-    internal: InternalProbe<S>,
-    external: E,
+    internal: InternalProbe<C>,
+    external: CachedConnection<C>,
     verdicts: VerdictBuilder,
     // When the last probe began.
     started: UnixTime,
@@ -56,25 +57,26 @@ pub struct Prober<R, S, E> {
     judged: UnixTime,
 }
 
-impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
-    /// Prepares the probing of a shoot through its two endpoints.
+impl<R: ProbeReporter, C: Connector> Prober<R, C> {
+    /// Prepares the probing of a shoot, by its namespace, through its internal and its external endpoint.
     pub fn new(
         shared: Arc<ProbeContext>,
         inputs: watch::Receiver<ProbeInputs>,
         report: R,
-        client: S,
-        external: E,
+        shoot: Arc<str>,
+        [internal, external]: [C; 2],
     ) -> Self {
+        let limits = shared.limits.clone();
         Self {
             inputs,
             report,
             internal: InternalProbe {
                 shared: shared.clone(),
-                client,
+                client: ShootClient::new(shoot, shared.seed.clone(), shared.clock, internal, limits.clone()),
                 state: ProbeState::at_place((shared.random)()),
                 machines_paused_until: UnixTime::default(),
             },
-            external,
+            external: CachedConnection::new(external, limits),
             verdicts: VerdictBuilder::new(shared.identity.clone(), shared.now()),
             started: UnixTime::default(),
             failures: 0,
@@ -304,7 +306,7 @@ impl<R: ProbeReporter, S: ShootClient, E: ExternalEndpoint> Prober<R, S, E> {
         budget: Budget,
     ) -> Result<(Assessment, Option<Result<(), ProbeFailure>>), ProbeFailure> {
         let mut internal = pin!(self.internal.ask(inputs, budget));
-        let mut external = pin!(self.external.answers(access, budget));
+        let mut external = pin!(answers(&mut self.external, access, budget));
         let mut answered = None;
         let found = loop {
             tokio::select! {

@@ -11,6 +11,8 @@ use tracing::Instrument;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{ShootSettings, SkipReason, may_continue, may_start};
 use watchdog_api::prober::ProberConfig;
+use watchdog_api::secret::KubeconfigSecret;
+use watchdog_kube::watch::Change;
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_watch_stream::server::StreamStore;
 
@@ -18,23 +20,13 @@ use super::probe_context::ProbeContext;
 use super::probe_inputs::ProbeInputs;
 use super::prober::{ProbeReporter, Prober};
 use super::supervisor::supervise;
-use crate::cluster::answer_budget::SharedLimits;
-use crate::cluster::connection::CachedConnection;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
-use crate::cluster::shoot_client::HttpShootClient;
-use crate::cluster::watches::SeedHandler;
 use crate::domain::endpoint::Endpoint;
 use crate::domain::outcome::ProbeFailure;
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 use crate::domain::witnesses::LiveMembers;
 use crate::metrics::FailureReason;
-
-/// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
-/// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a
-/// second for 10 s are under way, 640, and never more than one for each endpoint of each shoot that hangs: sockets that
-/// wait.
-const CONNECT_AT_ONCE: usize = 64;
 
 /// Verdicts by shoot.
 pub type VerdictStore = StreamStore<String, Verdict>;
@@ -49,7 +41,6 @@ pub struct ProberManager {
     pub verdicts: VerdictStore,
     pub(crate) members: watch::Receiver<LiveMembers>,
     connector: HttpConnector,
-    limits: Arc<SharedLimits>,
     inner: Mutex<ManagerState>,
 }
 
@@ -85,7 +76,6 @@ impl ProberManager {
         config: Arc<ProberConfig>,
         members: watch::Receiver<LiveMembers>,
         connector: HttpConnector,
-        answer_memory: usize,
     ) -> Arc<Self> {
         let inner = ManagerState {
             config,
@@ -101,7 +91,6 @@ impl ProberManager {
             verdicts: StreamStore::new(),
             members,
             connector,
-            limits: Arc::new(SharedLimits::new(CONNECT_AT_ONCE, answer_memory)),
             inner: Mutex::new(inner),
         })
     }
@@ -167,7 +156,7 @@ impl ProberManager {
     /// Bytes of the answers that are being read.
     #[must_use]
     pub fn answer_bytes(&self) -> usize {
-        self.limits.answers.in_use()
+        self.shared.limits.answer_bytes()
     }
 
     /// Failed probes of all shoots that still exist.
@@ -244,11 +233,7 @@ impl ProberManager {
                     stop: stop.clone(),
                 };
                 let (shared, inputs) = (manager.shared.clone(), receiver.clone());
-                let (connector, limits) = (manager.connector, manager.limits.clone());
-                let external = CachedConnection::new(connector, limits.clone());
-                let (seed, clock) = (shared.seed.clone(), shared.clock);
-                let client = HttpShootClient::new(shoot.clone(), seed, clock, connector, limits);
-                let prober = Prober::new(shared, inputs, report, client, external);
+                let prober = Prober::new(shared, inputs, report, shoot.clone(), [manager.connector; 2]);
                 prober.run(shoots, stop.clone())
             };
             supervise(&stop, probe).await;
@@ -257,9 +242,32 @@ impl ProberManager {
     }
 }
 
-/// Each change reconciles the shoots that it may concern.
-impl SeedHandler for Arc<ProberManager> {
-    fn cluster_applied(&self, cluster: &Cluster) {
+/// The changes that the watches bring. Each reconciles the shoots that it may concern.
+impl ProberManager {
+    /// Takes over a change of the Clusters.
+    pub fn cluster_changed(self: &Arc<Self>, change: &Change<Cluster>) {
+        match change {
+            Change::ListBegins | Change::Failed | Change::Restored => {}
+            Change::Applied(cluster) => self.cluster_applied(cluster),
+            Change::Deleted(cluster) => {
+                let mut inner = self.inner.lock();
+                inner.clusters.remove(cluster.name());
+                self.reconcile(&mut inner, cluster.name());
+            }
+            Change::Synced(exist) => {
+                let mut inner = self.inner.lock();
+                inner.clusters_listed = true;
+                let exist: BTreeSet<&str> = exist.iter().map(|key| &*key.name).collect();
+                let known: Vec<String> = inner.clusters.keys().cloned().collect();
+                for gone in known.iter().filter(|shoot| !exist.contains(&***shoot)) {
+                    inner.clusters.remove(gone);
+                    self.reconcile(&mut inner, gone);
+                }
+            }
+        }
+    }
+
+    fn cluster_applied(self: &Arc<Self>, cluster: &Cluster) {
         let Some(shoot) = cluster.metadata.name.clone() else {
             return;
         };
@@ -276,58 +284,48 @@ impl SeedHandler for Arc<ProberManager> {
         self.reconcile(&mut inner, &shoot);
     }
 
-    fn cluster_deleted(&self, shoot: &str) {
-        let mut inner = self.inner.lock();
-        inner.clusters.remove(shoot);
-        self.reconcile(&mut inner, shoot);
-    }
-
-    fn clusters_synced(&self, exist: &BTreeSet<String>) {
-        let mut inner = self.inner.lock();
-        inner.clusters_listed = true;
-        let gone: Vec<String> = inner
-            .clusters
-            .keys()
-            .filter(|shoot| !exist.contains(*shoot))
-            .cloned()
-            .collect();
-        for shoot in gone {
-            inner.clusters.remove(&shoot);
-            self.reconcile(&mut inner, &shoot);
+    /// Takes over a change of the Secrets with the kubeconfigs for one kind of endpoint; none when those of another
+    /// name are watched from now on.
+    pub fn kubeconfig_changed(
+        self: &Arc<Self>,
+        endpoint: Endpoint,
+        change: Option<Change<KubeconfigSecret>>,
+    ) {
+        let namespace = |secret: &KubeconfigSecret| secret.metadata.namespace.clone().unwrap_or_default();
+        match change {
+            Some(Change::ListBegins | Change::Failed | Change::Restored) => {}
+            Some(Change::Applied(secret)) => {
+                let namespace = namespace(&secret);
+                let access = kubeconfig::access(secret.kubeconfig());
+                if let Err(failure) = &access {
+                    tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");
+                }
+                let mut inner = self.inner.lock();
+                inner.kubeconfigs.insert((endpoint, namespace.clone()), access);
+                self.reconcile(&mut inner, &namespace);
+            }
+            Some(Change::Deleted(secret)) => {
+                let key = (endpoint, namespace(&secret));
+                let mut inner = self.inner.lock();
+                inner.kubeconfigs.remove(&key);
+                self.reconcile(&mut inner, &key.1);
+            }
+            Some(Change::Synced(exist)) => {
+                let exist: BTreeSet<String> = exist.into_iter().map(|key| key.namespace).collect();
+                let mut inner = self.inner.lock();
+                inner
+                    .kubeconfigs
+                    .retain(|(of, namespace), _| *of != endpoint || exist.contains(namespace));
+                inner.listed.insert(endpoint);
+                self.reconcile_all(&mut inner);
+            }
+            // Running probes keep what they have.
+            None => {
+                let mut inner = self.inner.lock();
+                inner.kubeconfigs.retain(|(of, _), _| *of != endpoint);
+                inner.listed.remove(&endpoint);
+            }
         }
-    }
-
-    fn kubeconfig_applied(&self, endpoint: Endpoint, namespace: &str, data: Result<Option<&[u8]>, &str>) {
-        let access = kubeconfig::access(data);
-        if let Err(failure) = &access {
-            tracing::warn!(shoot = namespace, error = %failure, "the kubeconfig of a shoot cannot be used");
-        }
-        let mut inner = self.inner.lock();
-        inner.kubeconfigs.insert((endpoint, namespace.to_owned()), access);
-        self.reconcile(&mut inner, namespace);
-    }
-
-    fn kubeconfig_deleted(&self, endpoint: Endpoint, namespace: &str) {
-        let mut inner = self.inner.lock();
-        inner.kubeconfigs.remove(&(endpoint, namespace.to_owned()));
-        self.reconcile(&mut inner, namespace);
-    }
-
-    fn kubeconfigs_synced(&self, endpoint: Endpoint, exist: &BTreeSet<String>) {
-        let mut inner = self.inner.lock();
-        let gone = |of: &Endpoint, namespace: &String| *of == endpoint && !exist.contains(namespace);
-        inner
-            .kubeconfigs
-            .retain(|(of, namespace), _| !gone(of, namespace));
-        inner.listed.insert(endpoint);
-        self.reconcile_all(&mut inner);
-    }
-
-    // Running probes keep what they have.
-    fn kubeconfigs_renamed(&self, endpoint: Endpoint) {
-        let mut inner = self.inner.lock();
-        inner.kubeconfigs.retain(|(of, _), _| *of != endpoint);
-        inner.listed.remove(&endpoint);
     }
 }
 

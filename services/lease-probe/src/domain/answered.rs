@@ -16,11 +16,8 @@ use super::schedule::MIN_SPACING;
 /// An API server writes its own Lease every 10 s. If lists show no write for longer than this, nobody can write.
 pub(super) const STANDS_STILL: Duration = Duration::from_millis(10_500);
 
-/// After an outage of at most this many renew intervals, a kubelet is back within the same time again, because its
-/// pauses double.
-const BLIP_INTERVALS: f64 = 0.25;
-
-/// A kubelet renews within one renew interval; its timer, the request and a retry may take a quarter of that on top.
+/// A kubelet renews within one renew interval; its timer, the request and a retry may take a quarter of that on top. An
+/// outage that is no longer than that quarter costs a kubelet no more, because its pauses double.
 pub(super) const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
 
 /// The additional time that a kubelet takes to come back from an outage: it pauses for up to 7 s (`maxBackoff`) or
@@ -92,9 +89,9 @@ impl AnsweredTime {
         let still = last.since(grown);
         let no_writes = revision < before || still > STANDS_STILL;
         let away = away.map(|since| since.max(last));
-        // A blip this short still counts as answered.
-        let is_blip =
-            |since: &UnixTime| list.received.since(*since) <= renew_interval.mul_f64(BLIP_INTERVALS);
+        // A blip within what a renewal may take on top of the interval still counts as answered.
+        let longest_blip = renew_interval.mul_f64(RENEWS_WITHIN_INTERVALS - 1.0);
+        let is_blip = |since: &UnixTime| list.received.since(*since) <= longest_blip;
         // But not twice in a row: an API server that fails so often also fails renewals.
         let blipped = std::mem::replace(&mut self.blipped, away.is_some());
         let away = match no_writes {

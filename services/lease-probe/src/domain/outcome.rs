@@ -64,9 +64,6 @@ pub enum ShootPermission {
 }
 
 impl ShootPermission {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::ListLeases, Self::ListNodes];
-
     /// For people, and as a label value: a closed set.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

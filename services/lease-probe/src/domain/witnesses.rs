@@ -139,21 +139,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn members_that_do_not_answer_take_no_shoots_only_witness() {
-        let silent = ["x", "y", "z"].map(|name| (Arc::from(name), false));
-        let real = ["a", "b"].map(|name| (Arc::from(name), true));
-        let all = LiveMembers::new(silent.into_iter().chain(real));
-        for shoot in (0..1000).map(|number| format!("shoot-{number}")) {
-            let witnesses = all.witnesses(&shoot);
-            assert!(
-                witnesses.iter().any(|name| ["a", "b"].contains(&&***name)),
-                "{witnesses:?}"
-            );
-            assert!(witnesses.len() <= WITNESSES + 1);
-        }
-    }
-
     proptest! {
         #[test]
         fn a_member_that_comes_moves_only_its_share(
@@ -182,6 +167,7 @@ mod tests {
             let all = LiveMembers::new(known.iter().map(|(name, answers)| (Arc::from(name.as_str()), *answers)));
             let answer = |name: &str| known.get(name) == Some(&true);
             let witnesses = all.witnesses(&shoot);
+            prop_assert!(witnesses.len() <= WITNESSES + 1);
             let counted = known.keys().filter(|name| all.counts(name, &shoot)).count();
             prop_assert_eq!(counted, usize::from(known.values().any(|answers| *answers)));
             prop_assert_eq!(witnesses.iter().any(|name| answer(name)), known.values().any(|answers| *answers));

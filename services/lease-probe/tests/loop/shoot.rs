@@ -1,26 +1,28 @@
 //! A shoot whose kubelets renew at given moments, and whose API server takes its time to answer.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lease_probe::cluster::kubeconfig::Access;
-use lease_probe::cluster::shoot_client::{ExternalEndpoint, ShootClient};
-use lease_probe::cluster::transport::{Budget, Suspicion};
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, header};
+use http_body_util::Full;
+use kube::client::Body;
+use lease_probe::cluster::kubeconfig::access;
+use lease_probe::cluster::transport::{ApiRequest, Connector, Link, Suspicion};
 use lease_probe::controller::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
-use lease_probe::domain::renewals::LeaseList;
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
+use serde_json::{Value, json};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
-use watchdog_api::lease::LeaseItem;
-use watchdog_api::machine::{MachineItem, MachinePhase};
-use watchdog_api::node::NodeItem;
-use watchdog_api::prober::{self, ProberConfig};
-use watchdog_api::unix_time::UnixTime;
+use watchdog_api::kubeconfig::ShootAccess;
+use watchdog_api::prober;
 use watchdog_runtime::clock::Clock;
 use watchdog_test_support::fixtures;
 
@@ -67,11 +69,6 @@ impl TestShoot {
         }
     }
 
-    /// Since a kubelet sent a renewal: it may have taken as long as a list to reach the API server.
-    pub(crate) const fn expiry_age(&self) -> Millis {
-        EXPIRY_AGE + self.leases_take
-    }
-
     /// When a node last renewed before `now`.
     pub(crate) fn last(&self, node: usize, now: Millis) -> Option<Millis> {
         let renewals = &self.renewals[node];
@@ -90,135 +87,222 @@ pub(crate) struct Observed {
     pub(crate) reported: Vec<(Millis, Outcome)>,
     /// When the nodes and machines were asked for.
     pub(crate) nodes_listed: Vec<Millis>,
-    /// The requests that failed.
-    pub(crate) failures: Vec<(Endpoint, &'static str)>,
 }
 
 impl Observed {
-    /// The last outcome reported by `now`.
-    pub(crate) fn at(&self, now: Millis) -> &Outcome {
-        &self.reported[self.reported.partition_point(|(at, _)| *at <= now) - 1].1
-    }
-
     /// The probes of the half minute before and after, for people.
     pub(crate) fn around(&self, now: Millis) -> Vec<(Millis, Millis)> {
         let near = |probe: &&(Millis, Millis)| (probe.0 - now).abs() < 30_000;
         self.probes.iter().filter(near).copied().collect()
     }
-
-    /// When the probe ends that is under way at that moment; else the moment itself.
-    pub(crate) fn end_of_probe_at(&self, now: Millis) -> Millis {
-        let under_way = self
-            .probes
-            .iter()
-            .find(|(start, end)| *start < now && now <= *end);
-        under_way.map_or(now, |(_, end)| *end)
-    }
 }
 
-/// Gardener's configuration with this interval.
-fn config(interval: &str) -> ProberConfig {
-    let text = fixtures::prober(&format!("probeInterval: {interval}"), "0s");
-    let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
-    parsed.unwrap().config
-}
-
-/// The context of a process whose seed is not asked anything.
-fn context(clock: Clock) -> Arc<ProbeContext> {
-    let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
-    Arc::new(ProbeContext {
-        seed: kube::Client::try_from(seed).unwrap(),
-        clock,
-        identity: "lease-probe-0".into(),
-        random: Box::new(rand::random),
-        probing: Arc::default(),
-        close: Arc::default(),
-    })
-}
-
-/// The name of a node by its number.
-fn name(node: usize) -> Arc<str> {
-    format!("node-{node}").into()
-}
-
-/// That many nodes with a Machine each.
-fn nodes_and_machines(count: usize) -> (Vec<NodeItem>, Vec<MachineItem>) {
-    let both = (0..count).map(name).map(|name| {
-        let node = NodeItem {
-            name: name.clone(),
-            pool: None,
-            zone: None,
-            provider_id: None,
-            not_managed_by_mcm: false,
-            conditions: vec![],
-        };
-        let machine = MachineItem {
-            name: name.clone(),
-            node: Some(name),
-            provider_id: None,
-            phase: MachinePhase::Other,
-        };
-        (node, machine)
-    });
-    both.unzip()
-}
-
-/// Probes the shoot for [`LASTS`], under a clock of its own that is paused.
+/// Probes the shoot for [`LASTS`] with Gardener's configuration and this interval, under a clock of its own that is
+/// paused.
 pub(crate) fn run(shoot: TestShoot, interval: &str) -> Observed {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)
         .build()
         .unwrap();
-    runtime.block_on(probe(shoot, config(interval)))
+    let text = fixtures::prober(&format!("probeInterval: {interval}"), "0s");
+    let config = prober::parse(text.as_bytes(), UnknownFields::Refused);
+    runtime.block_on(probe(shoot, config.unwrap().config))
 }
 
-async fn probe(shoot: TestShoot, config: ProberConfig) -> Observed {
+async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
+    const KUBECONFIG: &str = "{clusters: [{name: c, cluster: {server: 'https://shoot'}}], users: [{name: u, user: \
+                              {token: t}}], contexts: [{name: x, context: {cluster: c, user: u}}]}";
     let clock = Clock::start();
-    let began = clock.now_micros();
-    let observed = Arc::new(Mutex::new(Observed::default()));
-    let none = || Err(ProbeFailure::Kubeconfig("none is needed".to_owned()));
-    let external = (!shoot.external.is_empty()).then(none);
-    let world = ScriptedShoot {
-        answers: shoot.external.clone().into_iter(),
-        shoot: Arc::new(shoot),
-        clock,
-        began,
-        observed: observed.clone(),
-    };
+    let reachable = || access(Ok(Some(KUBECONFIG.as_bytes())));
     let inputs = ProbeInputs {
         settings: Arc::new(ShootSettings::default()),
         config: Arc::new(config),
-        internal: none(),
-        external,
+        internal: reachable(),
+        external: (!shoot.external.is_empty()).then(reachable),
     };
+    let internal = ScriptedServer {
+        began: clock.now_micros(),
+        clock,
+        answers: Arc::new(Mutex::new(shoot.external.clone().into_iter())),
+        shoot: Arc::new(shoot),
+        observed: Arc::default(),
+        is_external: false,
+        is_closed: false,
+    };
+    let external = ScriptedServer {
+        is_external: true,
+        ..internal.clone()
+    };
+    let seed = internal.seed();
+    let shared = ProbeContext::new(seed, clock, "lease-probe-0".into(), 64 << 20, rand::random::<f64>);
     let (_changes, inputs) = watch::channel(inputs);
-    let prober = Prober::new(context(clock), inputs, world.clone(), world.clone(), world);
+    let prober = Prober::new(
+        shared,
+        inputs,
+        internal.clone(),
+        "shoot".into(),
+        [internal.clone(), external],
+    );
     let lasts = Duration::from_millis(LASTS.unsigned_abs());
     let run = prober.run(1, CancellationToken::new());
-    assert!(
-        tokio::time::timeout(lasts, run).await.is_err(),
-        "the prober ended"
-    );
-    std::mem::take(&mut *observed.lock())
+    let ended = tokio::time::timeout(lasts, run).await;
+    assert!(ended.is_err(), "the prober ended");
+    std::mem::take(&mut *internal.observed.lock())
 }
 
+/// The API server through one of its endpoints, which is also a connection to it.
 #[derive(Clone)]
-struct ScriptedShoot {
-    answers: std::vec::IntoIter<Result<(), ProbeFailure>>,
+struct ScriptedServer {
     shoot: Arc<TestShoot>,
     clock: Clock,
     began: i64,
     observed: Arc<Mutex<Observed>>,
+    answers: Arc<Mutex<std::vec::IntoIter<Result<(), ProbeFailure>>>>,
+    is_external: bool,
+    is_closed: bool,
 }
 
-impl ScriptedShoot {
+fn response(status: StatusCode, retry_after: Option<Duration>, body: &Value) -> Response<Full<Bytes>> {
+    let mut response = Response::builder().status(status);
+    if let Some(wait) = retry_after {
+        response = response.header(header::RETRY_AFTER, wait.as_secs());
+    }
+    response.body(Full::new(body.to_string().into())).unwrap()
+}
+
+fn list(revision: u64, items: impl Iterator<Item = Value>) -> Response<Full<Bytes>> {
+    let list = json!({
+        "kind": "List",
+        "metadata": { "resourceVersion": revision.to_string() },
+        "items": items.collect::<Vec<_>>(),
+    });
+    response(StatusCode::OK, None, &list)
+}
+
+impl ScriptedServer {
     fn now(&self) -> Millis {
         (self.clock.now_micros() - self.began) / 1_000
     }
+
+    async fn leases(&mut self) -> Response<Full<Bytes>> {
+        let started = self.now();
+        self.observed.lock().probes.push((started, Millis::MAX));
+        if started < self.shoot.throttles_until {
+            self.is_closed = true;
+            let wait = Some(Duration::from_secs(1));
+            return response(StatusCode::TOO_MANY_REQUESTS, wait, &json!({}));
+        }
+        let half = Duration::from_millis(self.shoot.leases_take.unsigned_abs()) / 2;
+        tokio::time::sleep(half).await;
+        let now = self.now();
+        // A control plane writes all the time.
+        let revision = |at: Millis| (at + 1_000_000_000).unsigned_abs();
+        let lease = |node| {
+            let last = self.shoot.last(node, now);
+            let time =
+                |millis: Millis| jiff::Timestamp::from_microsecond(self.began + millis * 1_000).unwrap();
+            json!({
+                "metadata": {
+                    "name": format!("node-{node}"),
+                    "resourceVersion": last.map_or(0, revision).to_string(),
+                },
+                "spec": { "leaseDurationSeconds": 40, "renewTime": last.map(|at| format!("{:.6}", time(at))) },
+            })
+        };
+        let leases = list(revision(now), (0..self.shoot.renewals.len()).map(lease));
+        tokio::time::sleep(half).await;
+        leases
+    }
+
+    fn nodes(&self) -> Response<Full<Bytes>> {
+        let node = |node| json!({ "metadata": { "name": format!("node-{node}") } });
+        list(1, (0..self.shoot.renewals.len()).map(node))
+    }
+
+    /// The seed, which has the Machines of the nodes.
+    fn seed(&self) -> kube::Client {
+        let server = self.clone();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let shoot = &server.shoot;
+            let machine = |node| {
+                json!({
+                    "metadata": { "name": format!("machine-{node}"), "labels": { "node": format!("node-{node}") } },
+                    "status": { "currentStatus": { "phase": "Running" } },
+                })
+            };
+            let left = shoot.seed_throttles_until - server.now();
+            let wait = Duration::from_secs(left.max(0).unsigned_abs().div_ceil(1_000));
+            let answer = match left > 0 {
+                true => response(StatusCode::TOO_MANY_REQUESTS, Some(wait), &json!({})),
+                false => list(1, (0..shoot.renewals.len()).map(machine)),
+            };
+            std::future::ready(Ok::<_, Infallible>(answer))
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// The next answer of the external endpoint.
+    async fn external(&self) -> Result<Response<Full<Bytes>>, ProbeFailure> {
+        let next = self.answers.lock().next();
+        match next {
+            Some(Ok(())) => Ok(response(StatusCode::OK, None, &json!({}))),
+            Some(Err(ProbeFailure::Throttled(wait))) => {
+                Ok(response(StatusCode::TOO_MANY_REQUESTS, wait, &json!({})))
+            }
+            Some(Err(failure)) => Err(failure),
+            None => std::future::pending().await,
+        }
+    }
 }
 
-impl ProbeReporter for ScriptedShoot {
+impl Connector for ScriptedServer {
+    type Target = ();
+    type Link = Self;
+
+    fn target(&self, _: &ShootAccess) -> Result<(), ProbeFailure> {
+        Ok(())
+    }
+
+    async fn open(&self, _: &()) -> Result<Self, ProbeFailure> {
+        Ok(self.clone())
+    }
+}
+
+impl Link for ScriptedServer {
+    type Body = Full<Bytes>;
+
+    async fn send(&mut self, request: &ApiRequest) -> Result<Response<Full<Bytes>>, ProbeFailure> {
+        if self.is_external {
+            return self.external().await;
+        }
+        match request.path.as_str() {
+            path if path.starts_with("/apis/coordination.k8s.io") => Ok(self.leases().await),
+            // To count them.
+            "/api/v1/nodes?limit=1" => Ok(self.nodes()),
+            path if path.starts_with("/api/v1/nodes") => {
+                let now = self.now();
+                self.observed.lock().nodes_listed.push(now);
+                tokio::time::sleep(Duration::from_millis(self.shoot.nodes_take.unsigned_abs())).await;
+                Ok(self.nodes())
+            }
+            _ => Ok(response(StatusCode::OK, None, &json!({}))),
+        }
+    }
+
+    /// Each request to the external endpoint is a connection of its own, and an answer of its own.
+    fn end(&self) -> Option<Suspicion> {
+        (self.is_external || self.is_closed).then(|| Suspicion::ended_at(Instant::now(), false))
+    }
+
+    async fn ended(&self) {
+        if self.end().is_none() {
+            std::future::pending().await
+        }
+    }
+}
+
+impl ProbeReporter for ScriptedServer {
     fn verdict(&self, verdict: Verdict) {
         let now = self.now();
         let mut observed = self.observed.lock();
@@ -229,85 +313,11 @@ impl ProbeReporter for ScriptedShoot {
     }
 
     fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
-        let is_throttled = matches!(
+        let is_expected = matches!(
             failure,
-            ProbeFailure::Throttled(_) | ProbeFailure::MachinesThrottled(_)
+            ProbeFailure::Throttled(_) | ProbeFailure::MachinesThrottled(_) | ProbeFailure::ListTimeout(_)
         );
-        let is_expected = endpoint == Endpoint::External || is_throttled;
+        let is_expected = is_expected || endpoint == Endpoint::External;
         assert!(is_expected, "{failure}");
-        self.observed.lock().failures.push((endpoint, failure.as_str()));
-    }
-}
-
-impl ShootClient for ScriptedShoot {
-    async fn leases(&mut self, _: &Access, _: Budget) -> Result<LeaseList, ProbeFailure> {
-        let (started, sent) = (self.now(), UnixTime(self.clock.now_micros()));
-        self.observed.lock().probes.push((started, Millis::MAX));
-        if started < self.shoot.throttles_until {
-            return Err(ProbeFailure::Throttled(Some(Duration::from_secs(1))));
-        }
-        let half = Duration::from_millis(self.shoot.leases_take.unsigned_abs()) / 2;
-        tokio::time::sleep(half).await;
-        let now = self.now();
-        // A control plane writes all the time.
-        let revision = |at: Millis| (at + 1_000_000_000).unsigned_abs();
-        let lease = |node| {
-            let last = self.shoot.last(node, now);
-            LeaseItem {
-                name: name(node),
-                revision: last.map_or(0, revision),
-                renew_time: last
-                    .map(|millis| jiff::Timestamp::from_microsecond(self.began + millis * 1_000).unwrap()),
-                lease_duration_seconds: Some(40),
-            }
-        };
-        let leases = (0..self.shoot.renewals.len()).map(lease).collect();
-        tokio::time::sleep(half).await;
-        Ok(LeaseList {
-            leases,
-            malformed: 0,
-            revision: revision(now),
-            sent,
-            received: UnixTime(self.clock.now_micros()),
-        })
-    }
-
-    async fn count_nodes(&mut self, _: Budget) -> Option<usize> {
-        Some(self.shoot.renewals.len())
-    }
-
-    async fn nodes_and_machines(
-        &mut self,
-        _: &Access,
-        _: Budget,
-    ) -> Result<(Vec<NodeItem>, Vec<MachineItem>), ProbeFailure> {
-        let now = self.now();
-        self.observed.lock().nodes_listed.push(now);
-        if now < self.shoot.seed_throttles_until {
-            let wait = (self.shoot.seed_throttles_until - now).unsigned_abs();
-            let wait = Duration::from_secs(wait.div_ceil(1_000));
-            return Err(ProbeFailure::MachinesThrottled(Some(wait)));
-        }
-        tokio::time::sleep(Duration::from_millis(self.shoot.nodes_take.unsigned_abs())).await;
-        Ok(nodes_and_machines(self.shoot.renewals.len()))
-    }
-
-    async fn disconnected(&self) {
-        if self.now() >= self.shoot.throttles_until {
-            std::future::pending().await
-        }
-    }
-
-    fn take_suspicion(&mut self) -> Option<Suspicion> {
-        None
-    }
-}
-
-impl ExternalEndpoint for ScriptedShoot {
-    async fn answers(&mut self, _: &Access, _: Budget) -> Result<(), ProbeFailure> {
-        match self.answers.next() {
-            Some(answer) => answer,
-            None => std::future::pending().await,
-        }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) struct Builder {
 }
 
 /// Ways in which an API server can be away.
-pub(crate) const OUTAGES: [Behaviour; 4] = [
+const OUTAGES: [Behaviour; 4] = [
     Behaviour::Refuses,
     Behaviour::Hangs,
     Behaviour::BlackHole { forgets: 0.0 },
@@ -157,6 +157,12 @@ impl Builder {
     pub(crate) fn lose(&mut self, at: Micros) {
         let share = self.random.pick(&[0.75, 0.9, 1.0, 1.0]);
         self.cut(share, at, FOREVER);
+    }
+
+    /// The same at some instant between these.
+    pub(crate) fn lose_between(&mut self, from: Micros, to: Micros) {
+        let at = self.random.between(from, to);
+        self.lose(at);
     }
 
     pub(crate) fn fact(&mut self, node: usize, from: Micros, to: Micros, fact: NodeFact) {

@@ -9,6 +9,7 @@ use crate::classes_of_witnesses as witnesses;
 use crate::classes_of_writes as writes;
 use crate::random::{Micros, SECOND};
 use crate::script::History;
+use crate::timeline::Behaviour;
 
 /// Histories of one kind.
 pub(crate) struct HistoryClass {
@@ -80,6 +81,9 @@ impl HistoryClass {
     }
 }
 
+/// An outage of any kind.
+const UP_TO_60_S: fn(&mut Builder) = |h| outages::outage(h, 0.5, 60.0);
+
 const LONG_PAUSE: &str = "kubelets have to be silent for the whole proof after the external endpoint fails";
 const SMALL_SKEW: &str = "a clock that is off by less than a renew interval looks like a list that came late";
 const CANDIDATES: &str =
@@ -100,7 +104,7 @@ const JUST_STARTED: &str = "a prober that has just started has seen no silence y
 pub(crate) fn all() -> Vec<HistoryClass> {
     vec![
         class("quiet", &[nodes::quiet]),
-        class("loss, interval 10 s", &[nodes::probed_every_10_s, nodes::loss]),
+        class("loss, interval 10 s", &[|h| h.interval = 10 * SECOND, nodes::loss]),
         class("loss, interval 30 s", &[nodes::probed_every_30_s, nodes::loss]),
         class("loss of a share around the threshold", &[nodes::loss_around_threshold]),
         class("loss one node after the other", &[nodes::creeping_loss]),
@@ -109,7 +113,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "a node that renews again stays Unknown until its kubelet has posted its status, and counts until then",
         ),
         class("loss in a shoot of 2 or 3 nodes", &[nodes::two_or_three_nodes, nodes::loss]),
-        class("loss in a shoot of 50 nodes", &[nodes::fifty_nodes, nodes::loss]),
+        class("loss in a shoot of 50 nodes", &[|h| h.set_nodes(50), nodes::loss]),
         class("clocks off by up to 120 s", &[nodes::skewed_clocks, nodes::quiet]),
         class("clocks off, loss", &[nodes::skewed_clocks, nodes::loss]).may_be_late(SMALL_SKEW),
         class("clocks that are set", &[nodes::clock_steps]).may_be_late(
@@ -121,94 +125,101 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("machines terminate and conditions turn True", &[nodes::facts]),
         class("machines terminate and conditions turn True, loss", &[nodes::facts, nodes::loss])
             .may_be_late(CANDIDATES),
-        class("lease durations from 20 to 80 s, loss", &[nodes::lease_durations, nodes::loss]).may_be_late(
+        class(
+            "lease durations from 20 to 80 s, loss",
+            &[|h| nodes::lease_durations(h, &[20, 30, 60, 80]), nodes::loss],
+        )
+        .may_be_late(
             "kubelets that renew every 20 s may be silent for 41 s while they are connected (ADR 0001)",
         ),
-        class("outage, refused", &[outages::refused]),
-        class("outage, hangs", &[outages::hangs]),
-        class("outage, black hole", &[outages::black_hole]),
-        class("outage, black hole that connections do not survive", &[outages::forgotten]),
+        class("outage, refused", &[|h| outages::outage_of(h, Behaviour::Refuses)]),
+        class("outage, hangs", &[|h| outages::outage_of(h, Behaviour::Hangs)]),
+        class("outage, black hole", &[|h| outages::outage_of(h, Behaviour::BlackHole { forgets: 0.0 })]),
+        class(
+            "outage, black hole that connections do not survive",
+            &[|h| outages::outage_of(h, Behaviour::BlackHole { forgets: 0.7 })],
+        ),
         class("outage, a restart with a hang before it", &[outages::hang_then_restart]),
         class(
             "outage shorter than the time between two probes",
-            &[nodes::probed_every_30_s, outages::between_probes],
+            &[nodes::probed_every_30_s, |h| outages::outage(h, 8.0, 26.0)],
         ),
         class("loss before an outage", &[outages::loss_before]).may_be_late(SHORT_OUTAGE),
         class("loss within an outage", &[outages::loss_within]).may_be_late(SHORT_OUTAGE),
         class("loss after an outage", &[outages::loss_after]).may_be_late(SHORT_OUTAGE),
-        class("outage, HTTP/1.1 only", &[outages::http1, outages::of_any_kind]),
+        class("outage, HTTP/1.1 only", &[|h| h.shoot().server.speaks_http2 = false, outages::of_any_kind]),
         class(
             "loss with an outage, HTTP/1.1 only",
-            &[outages::http1, outages::loss_before_within_or_after],
+            &[|h| h.shoot().server.speaks_http2 = false, outages::loss_before_within_or_after],
         )
         .may_be_late(SHORT_OUTAGE),
         class("flapping", &[outages::flapping]).may_be_late(FAILED_RENEWALS),
-        class("flapping, loss", &[outages::flapping, outages::loss_between_50_and_150_s])
+        class("flapping, loss", &[outages::flapping, |h| h.lose_between(50 * SECOND, 150 * SECOND)])
             .may_be_late(SHORT_OUTAGES),
         class("restart loop", &[outages::restart_loop]).may_be_late(FAILED_RENEWALS),
-        class("restart loop, loss", &[outages::restart_loop, outages::loss_between_50_and_150_s])
+        class("restart loop, loss", &[outages::restart_loop, |h| h.lose_between(50 * SECOND, 150 * SECOND)])
             .may_be_late(SHORT_OUTAGES),
         class("prober restarts", &[outages::prober_restarts]),
-        class("prober restarts around an outage", &[outages::prober_restarts_around_outage]),
-        class("prober restarts around a loss", &[outages::prober_restarts_around_loss])
+        class("prober restarts around an outage", &[|h| outages::hand_over_around_outage(h, 0.5, 5.0)]),
+        class("prober restarts around a loss", &[|h| outages::hand_over_around_loss(h, 0.5, 5.0)])
             .may_be_late(JUST_STARTED),
-        class("handover after 2 to 17 s around an outage", &[outages::handover_around_outage]),
-        class("handover after 2 to 17 s around a loss", &[outages::handover_around_loss])
+        class("handover after 2 to 17 s around an outage", &[|h| outages::hand_over_around_outage(h, 2.0, 17.0)]),
+        class("handover after 2 to 17 s around a loss", &[|h| outages::hand_over_around_loss(h, 2.0, 17.0)])
             .may_be_late(JUST_STARTED),
         class("prober cut off", &[outages::prober_cut]),
-        class("prober cut off, loss", &[outages::prober_cut, outages::loss_between_50_and_150_s])
+        class("prober cut off, loss", &[outages::prober_cut, |h| h.lose_between(50 * SECOND, 150 * SECOND)])
             .may_be_late("kube-controller-manager reaches the API server and lease-probe does not"),
         class("shared limiter, outage of all and loss of some", &[outages::shared_limiter])
             .may_be_late(SHORT_OUTAGE)
             .one_in(20),
-        class("one failed request in a loss", &[faults::one_failure])
+        class("one failed request in a loss", &[|h| faults::failing_once(h, &[500, 503])])
             .may_be_late("with an interval of 30 s a failure may end an outage of 10 s that no list saw (ADR 0001)")
             .at_30_s(),
-        class("one 429 in a loss", &[faults::one_throttled])
+        class("one 429 in a loss", &[|h| faults::failing_once(h, &[429])])
             .may_be_late("the API server asks lease-probe to leave it alone for 10 s"),
-        class("500 for 10 to 50 % of the requests", &[faults::errors_10_to_50]),
-        class("500 for 50 to 90 % of the requests", &[faults::errors_50_to_90]).may_be_late(FAILED_RENEWALS),
+        class("500 for 10 to 50 % of the requests", &[|h| faults::errors(h, 0.1, 0.5)]),
+        class("500 for 50 to 90 % of the requests", &[|h| faults::errors(h, 0.5, 0.9)]).may_be_late(FAILED_RENEWALS),
         class(
             "500 for 10 to 50 % of the requests, loss",
-            &[faults::errors_10_to_50, faults::loss_between_60_and_140_s],
+            &[|h| faults::errors(h, 0.1, 0.5), |h| h.lose_between(60 * SECOND, 140 * SECOND)],
         )
         .may_be_late("most probes of a while happen to fail; kube-controller-manager has a watch"),
         class(
             "500 for 50 to 90 % of the requests, loss",
-            &[faults::errors_50_to_90, faults::loss_between_60_and_140_s],
+            &[|h| faults::errors(h, 0.5, 0.9), |h| h.lose_between(60 * SECOND, 140 * SECOND)],
         )
         .may_be_late("the API server answers less than every second request of lease-probe"),
         class("429", &[faults::throttled]),
-        class("429, loss", &[faults::throttled, faults::loss_between_60_and_140_s])
+        class("429, loss", &[faults::throttled, |h| h.lose_between(60 * SECOND, 140 * SECOND)])
             .may_be_late("the API server asks lease-probe to leave it alone for 10 s each time"),
         class("401 for lease-probe", &[faults::unauthorized]),
         class(
             "401 for lease-probe, loss",
-            &[faults::unauthorized, faults::loss_between_60_and_140_s],
+            &[faults::unauthorized, |h| h.lose_between(60 * SECOND, 140 * SECOND)],
         )
         .may_be_late(
             "the API server refuses lease-probe's credentials and not those of kube-controller-manager",
         ),
         class("401 or 403 for everybody", &[faults::refused_to_everybody]).may_be_late(FAILED_RENEWALS),
         class("slow answers", &[faults::slow]),
-        class("slow answers, loss", &[faults::slow, faults::loss_between_60_and_140_s])
+        class("slow answers, loss", &[faults::slow, |h| h.lose_between(60 * SECOND, 140 * SECOND)])
             .may_be_late("lists take up to 8 s; kube-controller-manager has a watch"),
         class("connections closed after each answer", &[faults::closes]),
         class(
             "connections closed after each answer, loss",
-            &[faults::closes, faults::loss_between_60_and_140_s],
+            &[faults::closes, |h| h.lose_between(60 * SECOND, 140 * SECOND)],
         )
         .may_be_late(SHORT_OUTAGE),
-        class("idle connections closed", &[faults::closes_idle, outages::up_to_40_s]),
+        class("idle connections closed", &[faults::closes_idle, |h| outages::outage(h, 0.5, 40.0)]),
         class(
             "idle connections closed, loss",
-            &[faults::closes_idle, faults::loss_between_60_and_140_s],
+            &[faults::closes_idle, |h| h.lose_between(60 * SECOND, 140 * SECOND)],
         )
         .may_be_late(
             "time after the end of a connection does not count until the next list, and that may be 5 s later",
         ),
         class("stale lists", &[faults::stale]),
-        class("stale lists, loss", &[faults::stale, faults::loss_between_60_and_140_s])
+        class("stale lists, loss", &[faults::stale, |h| h.lose_between(60 * SECOND, 140 * SECOND)])
             .may_be_late("lists are up to 8 s old; kube-controller-manager has a watch"),
         class("external endpoint away", &[faults::external_away, faults::perhaps_outage]),
         class(
@@ -218,14 +229,14 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         .may_be_late(LONG_PAUSE),
         class(
             "outage, kubelets renew every 5 to 20 s",
-            &[nodes::mostly_short_lease_durations, outages::up_to_60_s],
+            &[|h| nodes::lease_durations(h, &[20, 20, 30, 60, 80]), UP_TO_60_S],
         )
         .may_be_late(FAILED_RENEWALS),
         class("connections forgotten", &[outages::connections_forgotten]),
-        class("2 or 3 nodes: outage", &[nodes::two_or_three_nodes, outages::up_to_60_s]),
+        class("2 or 3 nodes: outage", &[nodes::two_or_three_nodes, UP_TO_60_S]),
         class(
             "2 or 3 nodes: prober restarts around an outage",
-            &[nodes::two_or_three_nodes, outages::restart_or_handover_around_outage],
+            &[nodes::two_or_three_nodes, |h| outages::hand_over_around_outage(h, 0.5, 17.0)],
         ),
         class(
             "2 or 3 nodes: external endpoint away around an outage",
@@ -243,23 +254,42 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "a second loss after a recovery, interval 30 s",
             &[nodes::probed_every_30_s, writes::loss_after_a_recovery],
         ),
-        class("etcd hangs for up to 60 s", &[writes::etcd_hangs_for_up_to_60_s]),
+        class("etcd hangs for up to 60 s", &[|h| _ = writes::etcd_hangs(h, 1.0, 60.0)]),
         class("slow writes, fast reads", &[writes::slow_writes]),
-        class("writes refused for 24 to 28 s", &[writes::writes_refused_for_26_s]).may_be_late(FAILED_RENEWALS),
-        class("writes refused for 30 to 300 s", &[writes::writes_refused_for_30_to_300_s]).may_be_late(FAILED_RENEWALS),
+        class(
+            "writes refused for 24 to 28 s",
+            &[|h| writes::writes_refused(h, 24.0, 28.0)],
+        )
+        .may_be_late(FAILED_RENEWALS),
+        class(
+            "writes refused for 30 to 300 s",
+            &[|h| writes::writes_refused(h, 30.0, 300.0)],
+        )
+        .may_be_late(FAILED_RENEWALS),
         class("gateway fails over", &[writes::gateway_fails_over]),
         class("stale lists that go back, in a loss", &[writes::stale_lists_in_a_loss]).may_be_late(CANDIDATES),
         class("etcd restored", &[writes::etcd_restored]).may_be_late(FAILED_RENEWALS),
         class("etcd restored in a loss", &[writes::etcd_restored_in_a_loss]),
-        class("grace 20 s, outage", &[writes::grace_20, outages::up_to_60_s]).may_be_late(FAILED_RENEWALS),
-        class("grace 20 s, loss", &[writes::grace_20, nodes::loss]).may_be_late(SHORT_GRACE),
-        class("grace 26 s, outage", &[writes::grace_26, outages::survived_up_to_60_s]).may_be_late(FAILED_RENEWALS),
-        class("grace 26 s, loss", &[writes::grace_26, nodes::loss]).may_be_late(SHORT_GRACE),
-        class("grace 30 s, outage", &[writes::grace_30, outages::survived_up_to_60_s]).may_be_late(FAILED_RENEWALS),
-        class("grace 30 s, loss", &[writes::grace_30, nodes::loss]).may_be_late(IDLE),
-        class("grace 50, 120 and 600 s, outage", &[writes::grace_50_to_600, outages::up_to_60_s]),
-        class("grace 50, 120 and 600 s, gateway fails over", &[writes::grace_50_to_600, writes::gateway_fails_over]),
-        class("grace 50, 120 and 600 s, loss", &[nodes::loss, writes::grace_50_to_600]),
+        class("grace 20 s, outage", &[|h| writes::grace(h, &[20]), UP_TO_60_S]).may_be_late(FAILED_RENEWALS),
+        class("grace 20 s, loss", &[|h| writes::grace(h, &[20]), nodes::loss]).may_be_late(SHORT_GRACE),
+        class(
+            "grace 26 s, outage",
+            &[|h| writes::grace(h, &[26]), outages::survived_up_to_60_s],
+        )
+        .may_be_late(FAILED_RENEWALS),
+        class("grace 26 s, loss", &[|h| writes::grace(h, &[26]), nodes::loss]).may_be_late(SHORT_GRACE),
+        class(
+            "grace 30 s, outage",
+            &[|h| writes::grace(h, &[30]), outages::survived_up_to_60_s],
+        )
+        .may_be_late(FAILED_RENEWALS),
+        class("grace 30 s, loss", &[|h| writes::grace(h, &[30]), nodes::loss]).may_be_late(IDLE),
+        class("grace 50, 120 and 600 s, outage", &[|h| writes::grace(h, &[50, 120, 600]), UP_TO_60_S]),
+        class(
+            "grace 50, 120 and 600 s, gateway fails over",
+            &[|h| writes::grace(h, &[50, 120, 600]), writes::gateway_fails_over],
+        ),
+        class("grace 50, 120 and 600 s, loss", &[nodes::loss, |h| writes::grace(h, &[50, 120, 600])]),
         class("objects absent", &[absence::objects_absent]).may_be_late(FAILED_RENEWALS),
         class("objects absent around a loss", &[absence::absent_around_a_loss]).may_be_late(ABSENT),
         class("objects absent in a loss", &[absence::absent_in_a_loss]).may_be_late(ABSENT),
@@ -268,7 +298,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("Machines without the label node", &[absence::machines_without_labels, nodes::quiet]),
         class("Machines without the label node, loss", &[absence::machines_without_labels, nodes::loss]),
         class("conditions that appear and stick in a loss", &[absence::conditions_stick_in_a_loss]),
-        class("two witnesses, outage", &[witnesses::two_witnesses, outages::up_to_60_s]),
+        class("two witnesses, outage", &[witnesses::two_witnesses, UP_TO_60_S]),
         class("two witnesses, gateway fails over", &[witnesses::two_witnesses, writes::gateway_fails_over]),
         class("two witnesses, loss", &[witnesses::two_witnesses, nodes::loss]),
         class("two witnesses, one on a stale API server", &[witnesses::two_witnesses, witnesses::one_stale]),
@@ -288,7 +318,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "two witnesses, one on a partitioned API server, loss",
             &[witnesses::two_witnesses, witnesses::one_partitioned_in_a_loss],
         ).may_be_late(CAUGHT_UP),
-        class("two witnesses, one killed", &[witnesses::two_witnesses, witnesses::one_killed, outages::up_to_60_s]),
+        class("two witnesses, one killed", &[witnesses::two_witnesses, witnesses::one_killed, UP_TO_60_S]),
         class(
             "two witnesses, one killed around a loss",
             &[witnesses::two_witnesses, witnesses::one_killed_around_a_loss],
@@ -319,29 +349,31 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
         .may_be_false(CLOCKS),
         class(
             "etcd hangs for 8 to 9.5 s, then a gateway fails over",
-            &[nodes::probed_every_30_s, writes::etcd_hangs_8_to_9_5_s],
+            &[nodes::probed_every_30_s, |h| {
+                writes::etcd_hangs_then_gateway_fails_over(h, 8.0, 9.5)
+            }],
         )
         .may_be_false(HANG)
         .at_most(5),
         class(
             "etcd hangs for 4 to 14 s, then a gateway fails over",
-            &[writes::etcd_hangs_4_to_14_s],
+            &[|h| writes::etcd_hangs_then_gateway_fails_over(h, 4.0, 14.0)],
         )
         .may_be_false(HANG)
         .at_most(5),
         class(
             "two witnesses, etcd hangs for 8 to 9.5 s, then a gateway fails over",
-            &[
-                witnesses::two_witnesses,
-                nodes::probed_every_30_s,
-                writes::etcd_hangs_8_to_9_5_s,
-            ],
+            &[witnesses::two_witnesses, nodes::probed_every_30_s, |h| {
+                writes::etcd_hangs_then_gateway_fails_over(h, 8.0, 9.5)
+            }],
         )
         .may_be_false(HANG)
         .at_most(5),
         class(
             "two witnesses, etcd hangs for 4 to 14 s, then a gateway fails over",
-            &[witnesses::two_witnesses, writes::etcd_hangs_4_to_14_s],
+            &[witnesses::two_witnesses, |h| {
+                writes::etcd_hangs_then_gateway_fails_over(h, 4.0, 14.0)
+            }],
         )
         .may_be_false(HANG)
         .at_most(5),
@@ -359,34 +391,36 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
         .at_most(300),
         class(
             "gateway fails over, connections take 4 to 5 s",
-            &[writes::slow_connections_4_to_5_s],
+            &[|h| writes::slow_connections(h, 4.0, 5.0)],
         )
         .may_be_false(CONNECTS),
         class(
             "gateway fails over, connections take 6 to 7 s",
-            &[writes::slow_connections_6_to_7_s],
+            &[|h| writes::slow_connections(h, 6.0, 7.0)],
         )
         .may_be_false(CONNECTS),
         class(
             "grace 26 s, gateway fails over",
-            &[writes::grace_26, writes::gateway_fails_over],
+            &[|h| writes::grace(h, &[26]), writes::gateway_fails_over],
         )
         .may_be_false(GRACE)
         .at_most(350),
         class(
             "grace 30 s, gateway fails over",
-            &[writes::grace_30, writes::gateway_fails_over],
+            &[|h| writes::grace(h, &[30]), writes::gateway_fails_over],
         )
         .may_be_false(GRACE)
         .at_most(60),
         class(
             "writes refused for 5 to 22 s",
-            &[writes::writes_refused_for_5_to_22_s],
+            &[|h| writes::writes_refused(h, 5.0, 22.0)],
         )
         .may_be_false(WRITES),
         class(
             "2 or 3 nodes: writes refused for 10 to 20 s",
-            &[nodes::two_or_three_nodes, writes::writes_refused_for_10_to_20_s],
+            &[nodes::two_or_three_nodes, |h| {
+                writes::writes_refused(h, 10.0, 20.4)
+            }],
         )
         .may_be_false(WRITES),
         class("one of several API servers away", &[outages::one_replica_away]).may_be_false(REPLICA),
@@ -397,21 +431,27 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
         .may_be_false(REPLICA),
         class(
             "clocks of all nodes 2 to 10 s behind, outage",
-            &[nodes::clocks_2_to_10_s_behind, outages::up_to_40_s],
+            &[
+                |h| nodes::clocks_behind(h, 2.0, 10.0),
+                |h| outages::outage(h, 0.5, 40.0),
+            ],
         )
         .may_be_false(CLOCKS),
         class(
             "2 or 3 nodes: clocks of all nodes 2 to 10 s behind, outage",
             &[
                 nodes::two_or_three_nodes,
-                nodes::clocks_2_to_10_s_behind,
-                outages::up_to_40_s,
+                |h| nodes::clocks_behind(h, 2.0, 10.0),
+                |h| outages::outage(h, 0.5, 40.0),
             ],
         )
         .may_be_false(CLOCKS),
         class(
             "connections forgotten, clocks of all nodes up to 10 s behind",
-            &[nodes::clocks_up_to_10_s_behind, outages::connections_forgotten],
+            &[
+                |h| nodes::clocks_behind(h, 0.5, 10.0),
+                outages::connections_forgotten,
+            ],
         )
         .may_be_false(CLOCKS),
         class(
@@ -426,7 +466,7 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
         .may_be_false(UNSEEN),
         class(
             "2 or 3 nodes: 500 for 10 to 90 % of the requests",
-            &[nodes::two_or_three_nodes, faults::errors_10_to_90],
+            &[nodes::two_or_three_nodes, |h| faults::errors(h, 0.1, 0.9)],
         )
         .may_be_false(ERRORS),
         class("outages in the rhythm of the probes", &[outages::periodic]).may_be_false(MANY),

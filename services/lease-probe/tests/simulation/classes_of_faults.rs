@@ -1,7 +1,7 @@
 //! Steps of histories of API servers that answer, but not well.
 
 use crate::builder::Builder;
-use crate::classes_of_outages::{any_outage, up_to_40_s};
+use crate::classes_of_outages::any_outage;
 use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, SECOND};
 use crate::timeline::{Behaviour, FOREVER, FailsFor};
@@ -15,13 +15,8 @@ fn fails(history: &mut Builder, share: (f64, f64), status: u16, of: FailsFor) {
     history.server(at, BAD_TIMES, Behaviour::Fails { share, status, of });
 }
 
-pub(crate) fn loss_between_60_and_140_s(history: &mut Builder) {
-    let at = history.random.between(60 * SECOND, 140 * SECOND);
-    history.lose(at);
-}
-
 /// In a second or two within 40 s after a loss.
-fn failing_once(history: &mut Builder, statuses: &[u16]) {
+pub(crate) fn failing_once(history: &mut Builder, statuses: &[u16]) {
     let at = history.some_time();
     history.lose(at);
     let (fails, lasts) = (
@@ -34,24 +29,8 @@ fn failing_once(history: &mut Builder, statuses: &[u16]) {
     history.server(fails, lasts, Behaviour::Fails { share, status, of });
 }
 
-pub(crate) fn one_failure(history: &mut Builder) {
-    failing_once(history, &[500, 503]);
-}
-
-pub(crate) fn one_throttled(history: &mut Builder) {
-    failing_once(history, &[429]);
-}
-
-pub(crate) fn errors_10_to_50(history: &mut Builder) {
-    fails(history, (0.1, 0.5), 500, FailsFor::Everybody);
-}
-
-pub(crate) fn errors_50_to_90(history: &mut Builder) {
-    fails(history, (0.5, 0.9), 500, FailsFor::Everybody);
-}
-
-pub(crate) fn errors_10_to_90(history: &mut Builder) {
-    fails(history, (0.1, 0.9), 500, FailsFor::Everybody);
+pub(crate) fn errors(history: &mut Builder, least: f64, most: f64) {
+    fails(history, (least, most), 500, FailsFor::Everybody);
 }
 
 pub(crate) fn throttled(history: &mut Builder) {
@@ -127,7 +106,7 @@ pub(crate) fn external_away(history: &mut Builder) {
 
 pub(crate) fn perhaps_outage(history: &mut Builder) {
     if history.random.chance(0.5) {
-        up_to_40_s(history);
+        any_outage(history, 0.5, 40.0);
     }
 }
 

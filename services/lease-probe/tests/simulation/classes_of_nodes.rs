@@ -7,10 +7,6 @@ use crate::random::{Micros, SECOND};
 use crate::script::{NodeFact, NodeScript, RUN_UP};
 use crate::timeline::FOREVER;
 
-pub(crate) fn probed_every_10_s(history: &mut Builder) {
-    history.interval = 10 * SECOND;
-}
-
 pub(crate) fn probed_every_30_s(history: &mut Builder) {
     history.interval = 30 * SECOND;
 }
@@ -24,10 +20,6 @@ pub(crate) fn two_or_three_nodes(history: &mut Builder) {
 pub(crate) fn two_to_six_nodes(history: &mut Builder) {
     let nodes = 2 + history.random.below(5);
     history.set_nodes(nodes);
-}
-
-pub(crate) fn fifty_nodes(history: &mut Builder) {
-    history.set_nodes(50);
 }
 
 pub(crate) fn quiet(history: &mut Builder) {
@@ -110,13 +102,8 @@ pub(crate) fn clock_steps(history: &mut Builder) {
 }
 
 /// All clocks are behind, or that of the prober's host is ahead.
-pub(crate) fn clocks_2_to_10_s_behind(history: &mut Builder) {
-    let behind = history.random.seconds(2.0, 10.0);
-    history.set_all_clocks_behind(behind);
-}
-
-pub(crate) fn clocks_up_to_10_s_behind(history: &mut Builder) {
-    let behind = history.random.seconds(0.5, 10.0);
+pub(crate) fn clocks_behind(history: &mut Builder, least: f64, most: f64) {
+    let behind = history.random.seconds(least, most);
     history.set_all_clocks_behind(behind);
 }
 
@@ -178,17 +165,10 @@ pub(crate) fn facts(history: &mut Builder) {
     }
 }
 
-fn set_lease_durations(history: &mut Builder, of: &[i64]) {
+/// One of these lease durations, in seconds.
+pub(crate) fn lease_durations(history: &mut Builder, of: &[i64]) {
     let duration = history.random.pick(of) * SECOND;
     for node in &mut history.shoot().nodes {
         node.kubelet.lease_duration = duration;
     }
-}
-
-pub(crate) fn lease_durations(history: &mut Builder) {
-    set_lease_durations(history, &[20, 30, 60, 80]);
-}
-
-pub(crate) fn mostly_short_lease_durations(history: &mut Builder) {
-    set_lease_durations(history, &[20, 20, 30, 60, 80]);
 }

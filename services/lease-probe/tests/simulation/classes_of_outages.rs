@@ -1,11 +1,12 @@
 //! Steps of histories of API servers that are away, and of probers that are.
 
-use crate::builder::{Builder, OUTAGES};
+use crate::builder::Builder;
 use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
 use crate::timeline::{Behaviour, FOREVER};
 
-fn outage_of(history: &mut Builder, behaviour: Behaviour) {
+/// An outage of this kind.
+pub(crate) fn outage_of(history: &mut Builder, behaviour: Behaviour) {
     let (at, lasts) = (history.some_time(), outage_length(history));
     history.outage(at, lasts, behaviour);
 }
@@ -14,22 +15,6 @@ fn outage_of(history: &mut Builder, behaviour: Behaviour) {
 fn outage_length(history: &mut Builder) -> Micros {
     let most = history.random.pick(&[5.0, 20.0, 40.0, 60.0]);
     history.random.seconds(0.5, most)
-}
-
-pub(crate) fn refused(history: &mut Builder) {
-    outage_of(history, Behaviour::Refuses);
-}
-
-pub(crate) fn hangs(history: &mut Builder) {
-    outage_of(history, Behaviour::Hangs);
-}
-
-pub(crate) fn black_hole(history: &mut Builder) {
-    outage_of(history, OUTAGES[2]);
-}
-
-pub(crate) fn forgotten(history: &mut Builder) {
-    outage_of(history, OUTAGES[3]);
 }
 
 pub(crate) fn of_any_kind(history: &mut Builder) {
@@ -65,16 +50,9 @@ pub(crate) fn any_outage(history: &mut Builder, least: f64, most: f64) -> (Micro
     (at, history.outage(at, lasts, kind))
 }
 
-pub(crate) fn between_probes(history: &mut Builder) {
-    any_outage(history, 8.0, 26.0);
-}
-
-pub(crate) fn up_to_40_s(history: &mut Builder) {
-    any_outage(history, 0.5, 40.0);
-}
-
-pub(crate) fn up_to_60_s(history: &mut Builder) {
-    any_outage(history, 0.5, 60.0);
+/// The same, and nothing else.
+pub(crate) fn outage(history: &mut Builder, least: f64, most: f64) {
+    any_outage(history, least, most);
 }
 
 /// The same, of a kind after which nothing has forgotten about connections.
@@ -142,33 +120,24 @@ fn away(history: &mut Builder) -> (Micros, Micros) {
     (at, history.outage(at, lasts, kind))
 }
 
-fn lose_between(history: &mut Builder, from: Micros, to: Micros) {
-    let lost = history.random.between(from, to);
-    history.lose(lost);
-}
-
 pub(crate) fn loss_before(history: &mut Builder) {
     let (at, _) = away(history);
-    lose_between(history, at - 45 * SECOND, at);
+    history.lose_between(at - 45 * SECOND, at);
 }
 
 pub(crate) fn loss_within(history: &mut Builder) {
     let (at, end) = away(history);
-    lose_between(history, at, end);
+    history.lose_between(at, end);
 }
 
 pub(crate) fn loss_after(history: &mut Builder) {
     let (_, end) = away(history);
-    lose_between(history, end, end + 60 * SECOND);
+    history.lose_between(end, end + 60 * SECOND);
 }
 
 pub(crate) fn loss_before_within_or_after(history: &mut Builder) {
     let (at, end) = away(history);
-    lose_between(history, at - 45 * SECOND, end + 20 * SECOND);
-}
-
-pub(crate) fn http1(history: &mut Builder) {
-    history.shoot().server.speaks_http2 = false;
+    history.lose_between(at - 45 * SECOND, end + 20 * SECOND);
 }
 
 pub(crate) fn flapping(history: &mut Builder) {
@@ -184,10 +153,6 @@ pub(crate) fn flapping(history: &mut Builder) {
         at = history.outage(at, lasts, kind);
         at += history.random.between(up / 3, up);
     }
-}
-
-pub(crate) fn loss_between_50_and_150_s(history: &mut Builder) {
-    lose_between(history, 50 * SECOND, 150 * SECOND);
 }
 
 /// Crashes soon after each start, and is started after longer and longer pauses.
@@ -207,39 +172,20 @@ pub(crate) fn prober_restarts(history: &mut Builder) {
 }
 
 /// A prober ends around an outage, and the next one starts `least` to `most` seconds later.
-fn hand_over_around_outage(history: &mut Builder, least: f64, most: f64) {
+pub(crate) fn hand_over_around_outage(history: &mut Builder, least: f64, most: f64) {
     let (at, end) = away(history);
     let ends = history.random.between(at - 30 * SECOND, end + 30 * SECOND);
     let after = history.random.seconds(least, most);
     history.hand_over(ends, after);
 }
 
-pub(crate) fn prober_restarts_around_outage(history: &mut Builder) {
-    hand_over_around_outage(history, 0.5, 5.0);
-}
-
-pub(crate) fn handover_around_outage(history: &mut Builder) {
-    hand_over_around_outage(history, 2.0, 17.0);
-}
-
-pub(crate) fn restart_or_handover_around_outage(history: &mut Builder) {
-    hand_over_around_outage(history, 0.5, 17.0);
-}
-
-fn hand_over_around_loss(history: &mut Builder, least: f64, most: f64) {
+/// The same around a loss.
+pub(crate) fn hand_over_around_loss(history: &mut Builder, least: f64, most: f64) {
     let at = history.some_time();
     history.lose(at);
     let ends = at + history.random.seconds(-30.0, 60.0);
     let after = history.random.seconds(least, most);
     history.hand_over(ends, after);
-}
-
-pub(crate) fn prober_restarts_around_loss(history: &mut Builder) {
-    hand_over_around_loss(history, 0.5, 5.0);
-}
-
-pub(crate) fn handover_around_loss(history: &mut Builder) {
-    hand_over_around_loss(history, 2.0, 17.0);
 }
 
 pub(crate) fn prober_cut(history: &mut Builder) {

@@ -34,25 +34,15 @@ pub(crate) fn loss_after_a_recovery(history: &mut Builder) {
     history.lose(again);
 }
 
-fn etcd_hangs(history: &mut Builder, least: f64, most: f64) -> Micros {
+pub(crate) fn etcd_hangs(history: &mut Builder, least: f64, most: f64) -> Micros {
     let (at, lasts) = (history.some_time(), history.random.seconds(least, most));
     history.server(at, lasts, Behaviour::EtcdHangs)
 }
 
-pub(crate) fn etcd_hangs_8_to_9_5_s(history: &mut Builder) {
-    let end = etcd_hangs(history, 8.0, 9.5);
+pub(crate) fn etcd_hangs_then_gateway_fails_over(history: &mut Builder, least: f64, most: f64) {
+    let end = etcd_hangs(history, least, most);
     let at = end + history.random.seconds(0.0, 10.0);
     fails_over(history, at);
-}
-
-pub(crate) fn etcd_hangs_4_to_14_s(history: &mut Builder) {
-    let end = etcd_hangs(history, 4.0, 14.0);
-    let at = end + history.random.seconds(0.0, 10.0);
-    fails_over(history, at);
-}
-
-pub(crate) fn etcd_hangs_for_up_to_60_s(history: &mut Builder) {
-    etcd_hangs(history, 1.0, 60.0);
 }
 
 pub(crate) fn nodes_cut_then_connections_forgotten(history: &mut Builder) {
@@ -62,25 +52,9 @@ pub(crate) fn nodes_cut_then_connections_forgotten(history: &mut Builder) {
 }
 
 /// Such as a full etcd, or a webhook that is away.
-fn writes_refused(history: &mut Builder, least: f64, most: f64) {
+pub(crate) fn writes_refused(history: &mut Builder, least: f64, most: f64) {
     let (at, lasts) = (history.some_time(), history.random.seconds(least, most));
     history.server(at, lasts, Behaviour::RefusesWrites);
-}
-
-pub(crate) fn writes_refused_for_5_to_22_s(history: &mut Builder) {
-    writes_refused(history, 5.0, 22.0);
-}
-
-pub(crate) fn writes_refused_for_10_to_20_s(history: &mut Builder) {
-    writes_refused(history, 10.0, 20.4);
-}
-
-pub(crate) fn writes_refused_for_26_s(history: &mut Builder) {
-    writes_refused(history, 24.0, 28.0);
-}
-
-pub(crate) fn writes_refused_for_30_to_300_s(history: &mut Builder) {
-    writes_refused(history, 30.0, 300.0);
 }
 
 /// A webhook or a priority level that concerns kubelets only.
@@ -97,19 +71,12 @@ pub(crate) fn slow_writes(history: &mut Builder) {
     history.server(at, lasts, Behaviour::SlowWrites { by });
 }
 
-fn slow_connections(history: &mut Builder, least: f64, most: f64) {
+/// A gateway fails over, and new connections are slow after that.
+pub(crate) fn slow_connections(history: &mut Builder, least: f64, most: f64) {
     let at = history.some_time();
     let end = fails_over(history, at);
     let by = history.random.seconds(least, most);
     history.server(end, 60 * SECOND, Behaviour::SlowConnects { by });
-}
-
-pub(crate) fn slow_connections_4_to_5_s(history: &mut Builder) {
-    slow_connections(history, 4.0, 5.0);
-}
-
-pub(crate) fn slow_connections_6_to_7_s(history: &mut Builder) {
-    slow_connections(history, 6.0, 7.0);
 }
 
 pub(crate) fn gateway_fails_over(history: &mut Builder) {
@@ -150,28 +117,13 @@ pub(crate) fn etcd_restored_in_a_loss(history: &mut Builder) {
     restored(history, later);
 }
 
-fn grace(history: &mut Builder, seconds: &[i64]) {
+/// One of these grace periods.
+pub(crate) fn grace(history: &mut Builder, seconds: &[i64]) {
     let grace = history.random.pick(seconds) * SECOND;
     history.shoot().grace = grace;
     // Until it is over.
     let end = history.some_time() + grace;
     history.until(end);
-}
-
-pub(crate) fn grace_20(history: &mut Builder) {
-    grace(history, &[20]);
-}
-
-pub(crate) fn grace_26(history: &mut Builder) {
-    grace(history, &[26]);
-}
-
-pub(crate) fn grace_30(history: &mut Builder) {
-    grace(history, &[30]);
-}
-
-pub(crate) fn grace_50_to_600(history: &mut Builder) {
-    grace(history, &[50, 120, 600]);
 }
 
 /// The prober's clock is off by 5 to 120 s from those of all nodes, and it starts when connections are forgotten.

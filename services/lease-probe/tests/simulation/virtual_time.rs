@@ -3,10 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lease_probe::cluster::answer_budget::SharedLimits;
-use lease_probe::cluster::connection::CachedConnection;
 use lease_probe::cluster::kubeconfig::{Access, Kubeconfig, access};
-use lease_probe::cluster::shoot_client::HttpShootClient;
 use lease_probe::controller::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
 use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
@@ -33,9 +30,6 @@ use crate::witnesses::{decided, outcome};
 
 /// Virtual time 0, in microseconds since the Unix epoch.
 pub(crate) const EPOCH: i64 = 1_790_000_000 * SECOND;
-
-/// Connections that may begin to open at once: as many as in the program.
-const PERMITS: usize = 64;
 
 /// More than all answers take together.
 const ANSWER_MEMORY: usize = 64 << 20;
@@ -183,22 +177,20 @@ struct ProberProcess<'a> {
 
 impl ProberProcess<'_> {
     /// Where the process takes its random numbers from, so that a history is the same for the same seed.
-    fn random(&self, number: usize) -> Box<dyn Fn() -> f64 + Send + Sync> {
+    fn random(&self, number: usize) -> impl Fn() -> f64 + Send + Sync + use<> {
         let random = Mutex::new(Random::stream(self.seed, PROBERS + number as u64));
-        Box::new(move || random.lock().unit())
+        move || random.lock().unit()
     }
 
     async fn run(&self, number: usize, run: TimeSpan) {
         let clock = self.clock;
-        let shared = Arc::new(ProbeContext {
-            seed: objects::seed_client(clock, self.shoots),
-            clock: clock.0,
-            identity: format!("lease-probe-{number}").into(),
-            random: self.random(number),
-            probing: Arc::default(),
-            close: Arc::default(),
-        });
-        let limits = Arc::new(SharedLimits::new(PERMITS, ANSWER_MEMORY));
+        let shared = ProbeContext::new(
+            objects::seed_client(clock, self.shoots),
+            clock.0,
+            format!("lease-probe-{number}").into(),
+            ANSWER_MEMORY,
+            self.random(number),
+        );
         let stop = CancellationToken::new();
         let mut running = tokio::task::JoinSet::new();
         let mut senders = Vec::new();
@@ -218,15 +210,8 @@ impl ProberProcess<'_> {
                 clock,
                 probed: probed.clone(),
             };
-            let client = HttpShootClient::new(
-                shoot.name.clone(),
-                shared.seed.clone(),
-                clock.0,
-                connector(false),
-                limits.clone(),
-            );
-            let external = CachedConnection::new(connector(true), limits.clone());
-            let prober = Prober::new(shared.clone(), receiver, report, client, external);
+            let connectors = [false, true].map(connector);
+            let prober = Prober::new(shared.clone(), receiver, report, shoot.name.clone(), connectors);
             running.spawn(Box::pin(prober.run(self.shoots.len(), stop.clone())));
         }
         clock.sleep_until(run.to).await;

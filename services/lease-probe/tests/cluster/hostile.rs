@@ -1,28 +1,21 @@
 //! API servers that answer whatever they like, beside honest ones: large answers share a number of places.
 
-#![cfg(test)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use lease_probe::cluster::answer_budget::{AnswerBuffer, SharedLimits};
 use lease_probe::cluster::http::HttpConnector;
-use lease_probe::cluster::kubeconfig::{Access, access};
-use lease_probe::cluster::shoot_client::{HttpShootClient, ShootClient};
-use lease_probe::cluster::transport::{AnswerKind, Budget};
+use lease_probe::cluster::transport::AnswerKind;
 use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
-use watchdog_runtime::clock::Clock;
 use watchdog_sandbox::hostile::{HostileServer, Hostility};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer};
 
-const LOCAL: HttpConnector = HttpConnector {
-    allow_local_addresses: true,
-};
+use crate::fixture::{LOCAL, access_to, budget, client, kubeconfig};
 
 /// Between two probes of a hostile shoot; a prober leaves more.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,18 +26,8 @@ const BUDGET: usize = 4 << 20;
 /// The shortest that a probe may have by the configuration is longer.
 const LIMIT: Duration = Duration::from_secs(2);
 
-fn client_by(connector: HttpConnector, limits: &Arc<SharedLimits>) -> HttpShootClient<HttpConnector> {
-    let seed = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
-    let seed = kube::Client::try_from(seed).unwrap();
-    HttpShootClient::new("shoot".into(), seed, Clock::start(), connector, limits.clone())
-}
-
-fn client(limits: &Arc<SharedLimits>) -> HttpShootClient<HttpConnector> {
-    client_by(LOCAL, limits)
-}
-
-fn access_to(kubeconfig: &str) -> Access {
-    access(Ok(Some(kubeconfig.as_bytes())))
+fn limits() -> Arc<SharedLimits> {
+    Arc::new(SharedLimits::new(64, BUDGET))
 }
 
 async fn failure_of(
@@ -55,7 +38,7 @@ async fn failure_of(
 ) -> ProbeFailure {
     let server = HostileServer::start(hostility, h2).await.unwrap();
     let access = access_to(&server.kubeconfig);
-    let listed = client(limits).leases(&access, Budget::starting_now(within)).await;
+    let listed = client(LOCAL, limits).leases(&access, budget(within)).await;
     match listed {
         Err(failure) => failure,
         Ok(_) => panic!("{hostility:?} was listed"),
@@ -72,7 +55,7 @@ const LISTED: [Hostility; 2] = [OF_NODES, Hostility::LongName];
 #[tokio::test(flavor = "multi_thread")]
 async fn no_hostile_answer_is_a_loss() {
     let alone = |(hostility, h2)| async move {
-        let limits = Arc::new(SharedLimits::new(64, BUDGET));
+        let limits = limits();
         let failure = failure_of(hostility, h2, &limits, LIMIT).await;
         assert!(
             matches!(
@@ -82,7 +65,7 @@ async fn no_hostile_answer_is_a_loss() {
             "{hostility:?}: {failure}"
         );
         assert!(failure.to_string().len() < 1_000, "{hostility:?}: {failure}");
-        assert_eq!(limits.answers.in_use(), 0, "{hostility:?}: {failure}");
+        assert_eq!(limits.answer_bytes(), 0, "{hostility:?}: {failure}");
     };
     let kinds = Hostility::ALL
         .into_iter()
@@ -103,7 +86,7 @@ async fn an_answer_that_is_too_large_is_asked_for_in_smaller_pages_and_then_name
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_for_another_name_is_named() {
-    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let limits = limits();
     let failure = failure_of(Hostility::OtherName, true, &limits, LIMIT).await;
     let named = failure.to_string();
     assert!(matches!(failure, ProbeFailure::Tls(_)), "{named}");
@@ -116,31 +99,29 @@ async fn a_certificate_for_another_name_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_with_too_many_conditions_fails_the_list() {
-    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let limits = limits();
     let server = HostileServer::start(OF_NODES, true).await.unwrap();
     let access = access_to(&server.kubeconfig);
-    let listed = client(&limits)
-        .nodes_and_machines(&access, Budget::starting_now(LIMIT))
+    let listed = client(LOCAL, &limits)
+        .nodes_and_machines(&access, budget(LIMIT))
         .await;
     let Err(ProbeFailure::ListFailed(why)) = listed else {
         panic!("{listed:?}")
     };
     assert!(why.contains("more than 128 entries"), "{why}");
-    assert_eq!(limits.answers.in_use(), 0);
+    assert_eq!(limits.answer_bytes(), 0);
 }
 
 /// A name is text of the shoot. It must not make a verdict too large for its readers, nor clear their terminals.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_with_a_name_of_300_000_bytes_is_left_out_and_a_node_is_quoted_with_253() {
-    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let limits = limits();
     let server = HostileServer::start(Hostility::LongName, true).await.unwrap();
     let access = access_to(&server.kubeconfig);
-    let mut client = client(&limits);
-    let leases = client.leases(&access, Budget::starting_now(LIMIT)).await.unwrap();
+    let mut asks = client(LOCAL, &limits);
+    let leases = asks.leases(&access, budget(LIMIT)).await.unwrap();
     assert_eq!((leases.leases.len(), leases.malformed), (0, 1));
-    let nodes = client
-        .nodes_and_machines(&access, Budget::starting_now(LIMIT))
-        .await;
+    let nodes = asks.nodes_and_machines(&access, budget(LIMIT)).await;
     let sentence = nodes.unwrap_err().to_string();
     assert!(
         sentence.contains("nnn") && sentence.len() < 600,
@@ -159,7 +140,7 @@ async fn what_nobody_asked_for_ends_the_connection() {
         (Hostility::InterimResponses, true),
         (Hostility::InterimResponses, false),
     ] {
-        let limits = Arc::new(SharedLimits::new(64, BUDGET));
+        let limits = limits();
         let failure = failure_of(hostility, h2, &limits, 30 * LIMIT).await;
         // With HTTP/1.1 an answer that comes right after the request counts as the one that was asked for.
         let may_be_taken = hostility == Hostility::Unasked && !h2;
@@ -174,7 +155,7 @@ async fn what_nobody_asked_for_ends_the_connection() {
 /// Hostile shoots want many times the budget; an honest one is listed all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn hostile_shoots_take_nothing_from_an_honest_one() {
-    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let limits = limits();
     let ended = Arc::new(AtomicBool::new(false));
     let mut hostile = tokio::task::JoinSet::new();
     for (number, hostility) in Hostility::ALL.into_iter().enumerate() {
@@ -182,9 +163,9 @@ async fn hostile_shoots_take_nothing_from_an_honest_one() {
         let server = HostileServer::start(hostility, number % 3 == 0).await.unwrap();
         hostile.spawn(async move {
             let access = access_to(&server.kubeconfig);
-            let mut client = client(&limits);
+            let mut asks = client(LOCAL, &limits);
             while !ended.load(SeqCst) {
-                let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
+                let listed = asks.leases(&access, budget(LIMIT)).await;
                 assert!(listed.is_err() || LISTED.contains(&hostility), "{hostility:?}");
                 tokio::time::sleep(PAUSE).await;
             }
@@ -194,13 +175,13 @@ async fn hostile_shoots_take_nothing_from_an_honest_one() {
     }
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let honest = access_to(&server.kubeconfig("probe"));
-    let mut client = client(&limits);
+    let mut asks = client(LOCAL, &limits);
     let (mut lists, mut most) = (0, 0);
     while lists < 50 || most < BUDGET / 2 {
-        let listed = client.leases(&honest, Budget::starting_now(10 * LIMIT)).await;
+        let listed = asks.leases(&honest, budget(10 * LIMIT)).await;
         assert!(listed.is_ok(), "{listed:?}");
         lists += 1;
-        most = most.max(limits.answers.in_use());
+        most = most.max(limits.answer_bytes());
         assert!(most <= BUDGET);
     }
     ended.store(true, SeqCst);
@@ -208,7 +189,7 @@ async fn hostile_shoots_take_nothing_from_an_honest_one() {
     while let Some(end) = hostile.join_next().await {
         assert!(end.is_ok() || end.is_err_and(|error| error.is_cancelled()));
     }
-    assert_eq!(limits.answers.in_use(), 0);
+    assert_eq!(limits.answer_bytes(), 0);
 }
 
 /// Creates as many leases on an API server as one page has. Their names make it larger than 64 KiB.
@@ -223,7 +204,7 @@ fn create_leases(server: &ApiServer) {
 /// Eight hostile shoots hold the places, each for as long as it may.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_small_answer_never_waits_and_a_large_one_has_its_turn() {
-    let limits = Arc::new(SharedLimits::new(64, BUDGET));
+    let limits = limits();
     let mut hostile = tokio::task::JoinSet::new();
     for _ in 0..8 {
         let limits = limits.clone();
@@ -232,9 +213,9 @@ async fn a_small_answer_never_waits_and_a_large_one_has_its_turn() {
             // All of it: it ends when it is dropped.
             let server = server;
             let access = access_to(&server.kubeconfig);
-            let mut client = client(&limits);
+            let mut asks = client(LOCAL, &limits);
             loop {
-                let listed = client.leases(&access, Budget::starting_now(30 * LIMIT)).await;
+                let listed = asks.leases(&access, budget(30 * LIMIT)).await;
                 assert!(listed.is_err());
             }
         });
@@ -243,25 +224,21 @@ async fn a_small_answer_never_waits_and_a_large_one_has_its_turn() {
     create_leases(&large);
     let small = ApiServer::start(ApiOptions::default()).await.unwrap();
     let full = async {
-        while limits.answers.in_use() < BUDGET {
+        while limits.answer_bytes() < BUDGET {
             tokio::time::sleep(PAUSE).await;
         }
     };
     tokio::time::timeout(10 * LIMIT, full).await.unwrap();
     let (small, large) = (small.kubeconfig("probe"), large.kubeconfig("probe"));
-    let (mut of_small, mut of_large) = (client(&limits), client(&limits));
+    let (mut of_small, mut of_large) = (client(LOCAL, &limits), client(LOCAL, &limits));
     for _ in 0..3 {
-        let listed = of_small
-            .leases(&access_to(&small), Budget::starting_now(LIMIT))
-            .await;
+        let listed = of_small.leases(&access_to(&small), budget(LIMIT)).await;
         assert!(listed.is_ok(), "{listed:?}");
-        let listed = of_large
-            .leases(&access_to(&large), Budget::starting_now(10 * LIMIT))
-            .await;
+        let listed = of_large.leases(&access_to(&large), budget(10 * LIMIT)).await;
         assert_eq!(listed.unwrap().leases.len(), 500);
     }
     hostile.shutdown().await;
-    assert_eq!(limits.answers.in_use(), 0);
+    assert_eq!(limits.answer_bytes(), 0);
 }
 
 /// Waiting for a place says nothing about the API server.
@@ -272,16 +249,15 @@ async fn a_list_that_waits_for_a_place_until_its_time_is_over_is_no_evidence() {
     create_leases(&server);
     let access = access_to(&server.kubeconfig("probe"));
     let mut holder = AnswerBuffer::new(limits.clone(), AnswerKind::Leases);
-    let budget = Budget::starting_now(LIMIT);
-    holder.append(&vec![0; 1 << 20], budget).await.unwrap();
-    let mut client = client(&limits);
-    let listed = client.leases(&access, Budget::starting_now(LIMIT / 4)).await;
+    holder.append(&vec![0; 1 << 20], budget(LIMIT)).await.unwrap();
+    let mut asks = client(LOCAL, &limits);
+    let listed = asks.leases(&access, budget(LIMIT / 4)).await;
     let failure = listed.unwrap_err();
     assert_eq!(failure, ProbeFailure::NoAnswerMemory(2 << 20));
     assert_eq!(failure.evidence(), FailureEvidence::None);
-    assert_eq!(client.take_suspicion(), None);
+    assert_eq!(asks.take_suspicion(), None);
     drop(holder);
-    let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
+    let listed = asks.leases(&access, budget(LIMIT)).await;
     assert_eq!(listed.unwrap().leases.len(), 500);
 }
 
@@ -320,12 +296,12 @@ async fn a_page_of_almost_the_limit_is_read_over_http_1() {
     });
     let server = server.await.unwrap();
     let access = access_to(&server.kubeconfig);
-    let limits = Arc::new(SharedLimits::new(64, BUDGET));
-    let mut client = client(&limits);
+    let limits = limits();
+    let mut asks = client(LOCAL, &limits);
     for _ in 0..3 {
-        let listed = client.leases(&access, Budget::starting_now(10 * LIMIT)).await;
+        let listed = asks.leases(&access, budget(10 * LIMIT)).await;
         assert_eq!(listed.unwrap().leases.len(), 500);
-        assert_eq!(client.take_suspicion(), None);
+        assert_eq!(asks.take_suspicion(), None);
     }
 }
 
@@ -347,15 +323,10 @@ async fn local_addresses_are_refused_and_nothing_connects() {
         ("[64:ff9b:1::a9fe:a9fe]", "64:ff9b:1::a9fe:a9fe", "link-local"),
         ("[2002:7f00:1::1]", "2002:7f00:1::1", "loopback"),
     ] {
-        let kubeconfig = format!(
-            "{{clusters: [{{name: c, cluster: {{server: \"https://{host}:{port}\"}}}}], \
-             users: [{{name: u, user: {{token: t}}}}], contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
-        );
-        let limits = Arc::new(SharedLimits::new(64, BUDGET));
-        let mut client = client_by(connector, &limits);
-        let listed = client
-            .leases(&access_to(&kubeconfig), Budget::starting_now(LIMIT))
-            .await;
+        let kubeconfig = kubeconfig(&format!("https://{host}:{port}"));
+        let limits = limits();
+        let mut asks = client(connector, &limits);
+        let listed = asks.leases(&access_to(&kubeconfig), budget(LIMIT)).await;
         let Err(failure) = listed else {
             panic!("{host} was listed")
         };

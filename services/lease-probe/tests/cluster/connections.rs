@@ -1,7 +1,5 @@
 //! Connections to shoots are cached and replaced when dead, and the limiter bounds how many open at once.
 
-#![cfg(test)]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
@@ -10,24 +8,20 @@ use futures::FutureExt;
 use lease_probe::cluster::answer_budget::{CONNECT_HELD_FOR, SharedLimits};
 use lease_probe::cluster::connection::{ApiResponse, CachedConnection};
 use lease_probe::cluster::http::HttpConnector;
-use lease_probe::cluster::kubeconfig::{Access, access};
-use lease_probe::cluster::shoot_client::{ExternalEndpoint, HttpShootClient, ShootClient};
-use lease_probe::cluster::transport::{AnswerKind, ApiRequest, Budget, Suspicion};
+use lease_probe::cluster::shoot_client::answers;
+use lease_probe::cluster::transport::{AnswerKind, ApiRequest, Suspicion};
 use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::task::unconstrained;
 use tokio::time::Instant;
-use watchdog_runtime::clock::Clock;
 use watchdog_sandbox::hostile::{HostileServer, frame};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
-/// As in `controller/prober_manager.rs`.
-const AT_ONCE: usize = 64;
+use crate::fixture::{LOCAL, access_to, budget, client, kubeconfig};
 
-const LOCAL: HttpConnector = HttpConnector {
-    allow_local_addresses: true,
-};
+/// As in `controller/probe_context.rs`.
+const AT_ONCE: usize = 64;
 
 const SHOOTS: usize = 200;
 
@@ -83,20 +77,15 @@ fn through(limiter: Arc<SharedLimits>, server: &ApiServer) -> Connection {
 
 fn from_kubeconfig(limiter: Arc<SharedLimits>, kubeconfig: &str) -> Connection {
     let mut connection = Connection::new(LOCAL, limiter);
-    let access = access(Ok(Some(kubeconfig.as_bytes())));
-    connection.set_kubeconfig(&access).unwrap();
+    connection.set_kubeconfig(&access_to(kubeconfig)).unwrap();
     connection
 }
 
 async fn get(connection: &mut Connection, path: &str) -> Result<ApiResponse, ProbeFailure> {
     let request = ApiRequest::get(path, AnswerKind::Leases);
     connection
-        .request(&request, Budget::starting_now(Duration::from_secs(30)))
+        .request(&request, budget(Duration::from_secs(30)))
         .await
-}
-
-fn access_to(server: &ApiServer) -> Access {
-    access(Ok(Some(server.kubeconfig("probe").as_bytes())))
 }
 
 /// The servers of hanging shoots accept connections and never answer. The limiter bounds how many begin to open in a
@@ -117,10 +106,7 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
             }
         }
     });
-    let kubeconfig = format!(
-        "{{clusters: [{{name: c, cluster: {{server: \"https://{address}\"}}}}], users: [{{name: u, user: {{token: \
-         t}}}}], contexts: [{{name: x, context: {{cluster: c, user: u}}}}]}}"
-    );
+    let kubeconfig = kubeconfig(&format!("https://{address}"));
     let limiter = limits(AT_ONCE);
     let hang: Vec<_> = (0..SHOOTS)
         .map(|_| {
@@ -147,27 +133,23 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
 async fn a_request_that_queues_has_asked_nobody() {
     let full = limits(0);
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let access = access_to(&server);
+    let access = access_to(&server.kubeconfig("probe"));
     let not_asked = ProbeFailure::QueueTimeout(LIMIT);
     assert_eq!(not_asked.outcome(), Outcome::Inconclusive);
     assert_eq!(not_asked.evidence(), FailureEvidence::None);
     let mut external = Connection::new(LOCAL, full.clone());
-    let answers = external.answers(&access, Budget::starting_now(LIMIT)).await;
+    let answers = answers(&mut external, &access, budget(LIMIT)).await;
     assert_eq!(answers, Err(not_asked.clone()));
-    let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
-    let mut client = HttpShootClient::new("shoot".into(), seed, Clock::start(), LOCAL, full);
-    let listed = client.leases(&access, Budget::starting_now(LIMIT)).await;
+    let mut asks = client(LOCAL, &full);
+    let listed = asks.leases(&access, budget(LIMIT)).await;
     assert_eq!(listed.err(), Some(not_asked.clone()));
     // Nor are nodes listed while others are.
     let free = limits(1);
     let taken: Vec<_> =
         std::iter::from_fn(|| unconstrained(free.node_lists.acquire()).now_or_never()).collect();
     assert_eq!(taken.len(), 128);
-    let seed = kube::Client::try_from(kube::Config::new("http://127.0.0.1:9".parse().unwrap())).unwrap();
-    let mut client = HttpShootClient::new("shoot".into(), seed, Clock::start(), LOCAL, free.clone());
-    let listed = client
-        .nodes_and_machines(&access, Budget::starting_now(LIMIT))
-        .await;
+    let mut asks = client(LOCAL, &free);
+    let listed = asks.nodes_and_machines(&access, budget(LIMIT)).await;
     assert_eq!(listed.err(), Some(not_asked));
     assert_eq!(server.counters().connections, 0);
 }
@@ -185,9 +167,9 @@ async fn the_time_of_the_server_begins_with_the_permit() {
         server.freeze();
         let before = server.counters().connections;
         let permit = limiter.connect.acquire().await;
-        let access = access_to(&server);
+        let access = access_to(&server.kubeconfig("probe"));
         let mut external = Connection::new(LOCAL, limiter.clone());
-        let asked = tokio::spawn(async move { external.answers(&access, Budget::starting_now(LIMIT)).await });
+        let asked = tokio::spawn(async move { answers(&mut external, &access, budget(LIMIT)).await });
         idle().await;
         tokio::time::advance(Duration::from_secs(4)).await;
         drop(permit);
@@ -228,17 +210,11 @@ async fn a_list_on_a_silent_connection_is_asked_for_again_and_the_first_answer_w
 #[tokio::test]
 async fn a_kept_connection_that_is_silent_does_not_convict_the_server() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let access = access_to(&server);
+    let access = access_to(&server.kubeconfig("probe"));
     let mut external = Connection::new(LOCAL, limits(1));
-    assert_eq!(
-        external.answers(&access, Budget::starting_now(LIMIT)).await,
-        Ok(())
-    );
+    assert_eq!(answers(&mut external, &access, budget(LIMIT)).await, Ok(()));
     server.inject(Fault::always(FaultAction::Hang).path("/version").times(1));
-    assert_eq!(
-        external.answers(&access, Budget::starting_now(LIMIT)).await,
-        Ok(())
-    );
+    assert_eq!(answers(&mut external, &access, budget(LIMIT)).await, Ok(()));
     assert_eq!(server.counters().connections, 2);
 }
 
@@ -371,10 +347,7 @@ async fn leases_are_asked_for_in_protobuf_and_the_rest_in_json() {
     let mut connection = connection(&server);
     for (kind, begin) in [(AnswerKind::Leases, &b"k8s\0"[..]), (AnswerKind::Nodes, b"{")] {
         let request = ApiRequest::get(LEASES, kind);
-        let answer = connection
-            .request(&request, Budget::starting_now(LIMIT))
-            .await
-            .unwrap();
+        let answer = connection.request(&request, budget(LIMIT)).await.unwrap();
         assert!(answer.body.as_slice().starts_with(begin), "{kind:?}");
     }
 }

@@ -1,7 +1,5 @@
 //! The list of a shoot's machines on the seed, when the seed has too much to do.
 
-#![cfg(test)]
-
 use std::time::Duration;
 
 use lease_probe::cluster::machines;

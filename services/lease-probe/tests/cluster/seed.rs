@@ -1,14 +1,11 @@
 //! The requests of lease-probe to the seed, and its messages while they fail.
 
-#![cfg(test)]
-
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 
-use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::permissions::permissions;
-use lease_probe::cluster::watches::{SeedHandler, Watches};
+use lease_probe::cluster::watches::kubeconfigs;
 use lease_probe::controller::prober::ProbeContext;
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
 use lease_probe::domain::endpoint::Endpoint;
@@ -21,7 +18,9 @@ use watchdog_api::cluster::Cluster;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::SkipReason;
 use watchdog_api::prober::{self, ProberConfig};
+use watchdog_kube::key::ObjectKey;
 use watchdog_kube::permissions::preflight;
+use watchdog_kube::watch::Change;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::keys;
@@ -29,6 +28,8 @@ use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
 use watchdog_test_support::fixtures::{self, PROBE_SECRET};
 use watchdog_test_support::in_process::{CapturedOutput, eventually, rule};
 use watchdog_test_support::sandboxed::client;
+
+use crate::fixture::{LOCAL, nowhere};
 
 const USER: &str = "lease-probe";
 
@@ -42,23 +43,13 @@ fn config(external: Option<&str>) -> Arc<ProberConfig> {
 }
 
 fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
-    let shared = ProbeContext {
-        seed,
-        clock: Clock::start(),
-        identity: "lease-probe-0".into(),
-        random: Box::new(rand::random),
-        probing: Arc::default(),
-        close: Arc::default(),
-    };
-    let alone = LiveMembers::new([(shared.identity.clone(), true)]);
+    let me: Arc<str> = "lease-probe-0".into();
+    let alone = LiveMembers::new([(me.clone(), true)]);
     let manager = ProberManager::new(
-        Arc::new(shared),
+        ProbeContext::new(seed, Clock::start(), me, 1 << 20, rand::random::<f64>),
         config(None),
         watch::channel(alone).1,
-        HttpConnector {
-            allow_local_addresses: true,
-        },
-        1 << 20,
+        LOCAL,
     );
     let verdicts = manager.verdicts.clone();
     (manager, verdicts)
@@ -82,17 +73,12 @@ async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready(
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     server.restrict(USER, vec![allow(PROBE_SECRET)]);
     let seed = client(&server.kubeconfig(USER)).await.unwrap();
-    let (manager, _) = manager(seed.clone());
     let (change, rules) = watch::channel(config(Some("external")));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-    let watches = Watches {
-        seed,
-        handler: manager,
-        readiness: readiness.clone(),
-        stop: stop.clone(),
-    };
-    run(watches.clone().kubeconfigs(Endpoint::Internal, rules.clone()));
-    run(watches.kubeconfigs(Endpoint::External, rules));
+    for endpoint in [Endpoint::Internal, Endpoint::External] {
+        let (seed, readiness, stop) = (seed.clone(), readiness.clone(), stop.clone());
+        run(kubeconfigs(seed, endpoint, rules.clone(), readiness, stop, drop));
+    }
     let blockers = || readiness.blockers();
     eventually("only the external one blocks, with its reason", || {
         let blockers = blockers();
@@ -158,17 +144,20 @@ fn cluster(name: &str, hibernates: bool) -> Cluster {
 /// Nothing that stops a probe waits for the Secrets.
 #[tokio::test]
 async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
-    let nowhere = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
-    let (manager, verdicts) = manager(kube::Client::try_from(nowhere).unwrap());
+    let (manager, verdicts) = manager(nowhere());
     let reported = |shoot: &str| -> Option<Outcome> {
         let all: BTreeMap<_, _> = verdicts.snapshot().into_iter().collect();
         all.get(shoot).map(|verdict| verdict.outcome.clone())
     };
     let hibernating = Some(Outcome::Skipped(SkipReason::Hibernating));
     assert!(!manager.is_unknown("none"), "nothing is certain before the list");
-    manager.cluster_applied(&cluster("sleeps", true));
-    manager.cluster_applied(&cluster("runs", false));
-    manager.clusters_synced(&["sleeps".to_owned(), "runs".to_owned()].into());
+    manager.cluster_changed(&Change::Applied(cluster("sleeps", true)));
+    manager.cluster_changed(&Change::Applied(cluster("runs", false)));
+    let listed = ["sleeps", "runs"].map(|name| ObjectKey {
+        namespace: String::new(),
+        name: name.to_owned(),
+    });
+    manager.cluster_changed(&Change::Synced(listed.into()));
     assert_eq!(reported("sleeps"), hibernating);
     assert_eq!(
         (reported("runs"), manager.active()),
@@ -177,10 +166,10 @@ async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     );
     assert!(manager.is_unknown("none") && !manager.is_unknown("runs"));
 
-    manager.kubeconfigs_synced(Endpoint::Internal, &[].into());
+    manager.kubeconfig_changed(Endpoint::Internal, Some(Change::Synced([].into())));
     assert_eq!(manager.active(), 1);
-    manager.kubeconfigs_renamed(Endpoint::Internal);
-    manager.cluster_applied(&cluster("runs", true));
+    manager.kubeconfig_changed(Endpoint::Internal, None);
+    manager.cluster_changed(&Change::Applied(cluster("runs", true)));
     assert_eq!((reported("runs"), manager.active()), (hibernating, 0));
 }
 
@@ -210,17 +199,19 @@ async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
     let (manager, verdicts) = manager(client(&server.kubeconfig(USER)).await.unwrap());
     let shoots = ["shapeless", "listed", "unencoded", "whole"];
     for shoot in shoots {
-        manager.cluster_applied(&cluster(shoot, false));
+        manager.cluster_changed(&Change::Applied(cluster(shoot, false)));
     }
     let (_change, rules) = watch::channel(config(None));
     let stop = CancellationToken::new();
-    let watches = Watches {
-        seed: client(&server.kubeconfig(USER)).await.unwrap(),
-        handler: manager.clone(),
-        readiness: Readiness::default(),
-        stop: stop.clone(),
-    };
-    run(watches.kubeconfigs(Endpoint::Internal, rules));
+    let (seed, changed) = (client(&server.kubeconfig(USER)).await.unwrap(), manager.clone());
+    run(kubeconfigs(
+        seed,
+        Endpoint::Internal,
+        rules,
+        Readiness::default(),
+        stop.clone(),
+        move |change| changed.kubeconfig_changed(Endpoint::Internal, change),
+    ));
     let reported = |shoot: &str| {
         let all = verdicts.snapshot();
         let found = all.iter().find(|(name, _)| name == shoot);
