@@ -18,8 +18,6 @@ pub(crate) struct HistoryClass {
     steps: &'static [fn(&mut Builder)],
     /// Why kube-controller-manager may be first: what it knows and no observer can. None where it must not be.
     pub(crate) may_be_late: Option<&'static str>,
-    /// The shortest interval with which that holds.
-    late_from_interval: Micros,
     /// Why a verdict may be false: what nobody can know from outside.
     pub(crate) may_be_false: Option<&'static str>,
     /// Of a thousand histories at most this many may have a false verdict.
@@ -33,7 +31,6 @@ pub(crate) const fn class(name: &'static str, steps: &'static [fn(&mut Builder)]
         name,
         steps,
         may_be_late: None,
-        late_from_interval: 0,
         may_be_false: None,
         most_false: 0,
         rarity: 1,
@@ -43,11 +40,6 @@ pub(crate) const fn class(name: &'static str, steps: &'static [fn(&mut Builder)]
 impl HistoryClass {
     const fn may_be_late(mut self, why: &'static str) -> Self {
         self.may_be_late = Some(why);
-        self
-    }
-
-    const fn at_30_s(mut self) -> Self {
-        self.late_from_interval = 30 * SECOND;
         self
     }
 
@@ -66,10 +58,6 @@ impl HistoryClass {
     const fn one_in(mut self, rarity: u64) -> Self {
         self.rarity = rarity;
         self
-    }
-
-    pub(crate) fn excuses_late(&self, history: &History) -> bool {
-        self.may_be_late.is_some() && history.interval >= self.late_from_interval
     }
 
     pub(crate) fn generate(&self, seed: u64) -> History {
@@ -173,8 +161,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             .may_be_late(SHORT_OUTAGE)
             .one_in(20),
         class("one failed request in a loss", &[|h| faults::failing_once(h, &[500, 503])])
-            .may_be_late("with an interval of 30 s a failure may end an outage of 10 s that no list saw (ADR 0001)")
-            .at_30_s(),
+            .may_be_late("a failure may end an outage of 10 s that no list saw (ADR 0001)"),
         class("one 429 in a loss", &[|h| faults::failing_once(h, &[429])])
             .may_be_late("the API server asks lease-probe to leave it alone for 10 s"),
         class("500 for 10 to 50 % of the requests", &[|h| faults::errors(h, 0.1, 0.5)]),

@@ -25,7 +25,7 @@ pub(crate) struct RunResult {
 /// A loss verdict that is false or came late where there is no excuse.
 fn is_defect(class: &HistoryClass, history: &History, judgement: &Judgement) -> bool {
     (judgement.is_false() && class.may_be_false.is_none())
-        || (!judgement.late.is_empty() && !class.excuses_late(history))
+        || (!judgement.late.is_empty() && class.may_be_late.is_none())
         || judgement.stuck
         || !judgement.unfounded.is_empty()
 }
