@@ -265,25 +265,6 @@ async fn a_replica_starts_from_an_authority_that_it_cannot_renew() {
     assert!(all_call(&replicas).await);
 }
 
-#[tokio::test]
-async fn a_certificate_that_ends_with_its_authority_is_replaced_in_time() {
-    let seed = Seed::start().await;
-    let ended = seed.clock.now() + SignedDuration::from_hours(2);
-    let begun = ended - SignedDuration::from_hours(24 * 365);
-    let (certificate, key) = Authorities::default().renewed(begun).unwrap().unwrap().to_pem();
-    seed.put(&certificate, &key).await;
-    let replica = seed.replica().await;
-    replica.ready().await;
-    eventually_async("the next authority is there", async || {
-        seed.authorities().await == 2
-    })
-    .await;
-    for hours in [1, 2] {
-        let after = SignedDuration::from_hours(hours);
-        replica.renews(&seed.clock, after).await;
-    }
-}
-
 /// An authority of somebody else, with its key.
 fn foreign(change: impl FnOnce(&mut CertificateParams)) -> (String, String) {
     let mut params = CertificateParams::default();
