@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_certificates::{Authorities, ClientPem};
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::failure::{Failure, Reason};
+use watchdog_runtime::failure::{Failure, Reason, chain};
 use watchdog_runtime::readiness::{Blocker, Readiness};
 use watchdog_runtime::tls::{CertificateSource, Tls, TlsCredentials};
 
@@ -309,7 +309,7 @@ impl CertificateIssuer {
 
 /// No certificate can be issued.
 fn refused(error: &anyhow::Error) -> Failure {
-    Failure::new(Reason::Certificate, &format!("{error:#}"))
+    Failure::new(Reason::Certificate, &chain(error.as_ref()))
 }
 
 /// A part of a Secret; empty if it is absent.
