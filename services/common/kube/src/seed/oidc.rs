@@ -23,9 +23,10 @@ use serde::Deserialize;
 use tokio::runtime::Handle;
 use watchdog_api::kubeconfig::{PluginCredentials, Variable, proxy_of, token_of_file};
 use watchdog_certificates::ServerTrust;
+use watchdog_runtime::failure::chain;
 
 use super::transport::SeedEndpoint;
-use super::{host_authorities, readable_authorities, shown};
+use super::{host_authorities, read_file, readable_authorities};
 
 /// The issuer answers within this time.
 const ISSUER_DEADLINE: Duration = Duration::from_secs(10);
@@ -99,7 +100,7 @@ impl OidcProvider {
                     .context("idp-certificate-authority-data is not base64")?,
             ),
             (None, Some(file)) => {
-                Some(std::fs::read(Path::new(file)).context("idp-certificate-authority cannot be read")?)
+                Some(read_file(Path::new(file)).context("idp-certificate-authority cannot be read")?)
             }
             (None, None) => None,
         };
@@ -247,10 +248,10 @@ impl OidcProvider {
         let answer = client
             .send(request)
             .await
-            .map_err(|error| anyhow!(shown(&error)))?;
+            .map_err(|error| anyhow!(chain(&error)))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await;
-        let body = body.map_err(|error| anyhow!("its answer was cut off: {}", shown(&*error)))?;
+        let body = body.map_err(|error| anyhow!("its answer was cut off: {}", chain(&*error)))?;
         Ok((head.status, body.to_bytes()))
     }
 }
