@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// Reads a regular file of at most so many bytes. Other files are refused: a pipe would make the process wait for
-/// whoever writes into it, and a device may never end.
+/// Reads a regular file of at most `most_bytes`. Other files are refused: a pipe would make the process wait for its
+/// writer, and a device may never end.
 ///
 /// # Errors
 /// When it cannot be read, or is of another kind or longer; never shows what is in it.

@@ -18,6 +18,7 @@ use rcgen::{
 };
 use rustls::pki_types::ServerName;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use watchdog_certificates::Authorities;
 use watchdog_client::tls::ClientTls;
@@ -81,17 +82,22 @@ impl Seed {
             Readiness::default(),
             CancellationToken::new(),
         );
-        let client = client(&self.api.kubeconfig("weeder")).await.unwrap();
-        let names = vec!["watchdog-weeder.garden.svc".to_owned()];
-        let mut issuer =
-            CertificateIssuer::new(client, "garden", SECRET, names, tls.clone(), readiness.clone());
-        issuer.observer = observer.map(|secret| ObserverSecret {
-            secret: secret.to_owned(),
-            name: OBSERVER_NAME.to_owned(),
-        });
         let clock = self.clock.clone();
-        issuer.clock = Box::new(move || clock.now());
-        issuer.look_every = Duration::from_millis(20);
+        let issuer = CertificateIssuer {
+            client: client(&self.api.kubeconfig("weeder")).await.unwrap(),
+            namespace: "garden".to_owned(),
+            secret: SECRET.to_owned(),
+            names: vec!["watchdog-weeder.garden.svc".to_owned()],
+            tls: tls.clone(),
+            readiness: readiness.clone(),
+            has_certificate: watch::Sender::new(false),
+            observer: observer.map(|secret| ObserverSecret {
+                secret: secret.to_owned(),
+                name: OBSERVER_NAME.to_owned(),
+            }),
+            clock: Box::new(move || clock.now()),
+            look_every: Duration::from_millis(20),
+        };
         tokio::spawn(issuer.run(stop.clone()));
         Replica {
             tls,
