@@ -180,21 +180,11 @@ fn checked_user(
     Ok((section.value, certificate))
 }
 
-/// The longest token: servers written in Go take this many bytes in all headers of a request.
-const MOST_TOKEN_BYTES: usize = 1 << 20;
-
 /// The token in a file, without white space around it, as client-go has it.
 ///
 /// # Errors
 /// When it is empty, or no HTTP header can carry it.
 pub fn token_of_file(content: &[u8], field: &str) -> Result<SecretString> {
-    if content.len() > MOST_TOKEN_BYTES {
-        let length = content.len();
-        let reason = format!(
-            "has {length} bytes, and API servers take a token of at most {MOST_TOKEN_BYTES}; keep the token alone there"
-        );
-        return refuse(field, reason);
-    }
     let Ok(text) = std::str::from_utf8(content) else {
         return refuse(field, "is not UTF-8");
     };

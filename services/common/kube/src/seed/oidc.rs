@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -16,8 +17,6 @@ use jiff::{SignedDuration, Timestamp};
 use kube::client::Body;
 use kube::config::Config;
 use parking_lot::Mutex;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use tokio::runtime::Handle;
@@ -26,7 +25,7 @@ use watchdog_certificates::ServerTrust;
 use watchdog_runtime::failure::chain;
 
 use super::transport::SeedEndpoint;
-use super::{host_authorities, read_file, readable_authorities};
+use super::{host_authorities, read_file, trust};
 
 /// The issuer answers within this time.
 const ISSUER_DEADLINE: Duration = Duration::from_secs(10);
@@ -107,10 +106,9 @@ impl OidcProvider {
         let trust = match authorities {
             None => host_authorities().into(),
             Some(pem) => {
-                let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
-                let trusted = readable_authorities(certificates);
-                std::sync::Arc::new(trusted.context("the authority of auth-provider oidc cannot be read")?)
-                    .into()
+                let trusted = trust::of_pem(&pem);
+                let trusted = trusted.context("the authority of auth-provider oidc cannot be read")?;
+                Arc::new(trusted).into()
             }
         };
         let environment = PROXY_VARIABLES.into_iter();

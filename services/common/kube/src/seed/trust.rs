@@ -78,7 +78,10 @@ pub(super) fn of_file(path: PathBuf) -> anyhow::Result<ServerTrust> {
 }
 
 fn read(path: &Path) -> anyhow::Result<TrustStore> {
-    let pem = read_file(path)?;
-    let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
-    readable_authorities(certificates).context("it holds no certificate that can be read")
+    of_pem(&read_file(path)?).context("it holds no certificate that can be read")
+}
+
+/// The authorities in PEM, if there is any.
+pub(super) fn of_pem(pem: &[u8]) -> Option<TrustStore> {
+    readable_authorities(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok))
 }
