@@ -20,6 +20,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::x509::AttributeTypeAndValue;
 
 use crate::validity::ValidityPeriod;
+use crate::words::variant_in_words;
 
 #[cfg(test)]
 mod tests;
@@ -347,7 +348,8 @@ impl Authorities {
         let key = KeyPair::generate().context(CANNOT_ISSUE)?;
         let certificate = signer.issue(&params, &key).context(CANNOT_ISSUE)?;
         verify(&certificate, &signer.certificate, checked_for, unix_time(now)?).map_err(|error| {
-            anyhow!("certificates that are issued from certificate {number} of ca.crt are not valid: {error}")
+            let why = variant_in_words(&error);
+            anyhow!("certificates that are issued from certificate {number} of ca.crt are not valid: {why}")
         })?;
         Ok(Issued {
             certificate,

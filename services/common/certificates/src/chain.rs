@@ -3,7 +3,6 @@
 //! critical, any extended key usage) and ask more of an authority (its own dates, usages and length of path).
 
 use std::fmt;
-use std::io;
 use std::net::IpAddr;
 
 use rustls::{CertificateError, OtherError};
@@ -20,6 +19,7 @@ use x509_parser::public_key::PublicKey;
 use x509_parser::x509::X509Version;
 
 use crate::validity::ValidityPeriod;
+use crate::words::variant_in_words;
 
 /// The most signatures that are checked for one handshake, as in Go.
 const MOST_SIGNATURES: u32 = 100;
@@ -57,13 +57,10 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl Refusal {
-    /// The refusal that an error of a TLS connection is about, if it is: this error itself, not one of its sources.
+    /// The refusal with which a handshake failed.
     #[must_use]
-    pub fn within<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Self> {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return Self::within(error.get_ref()?);
-        }
-        match error.downcast_ref::<rustls::Error>()? {
+    pub fn of(error: &rustls::Error) -> Option<&Self> {
+        match error {
             rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(refusal))) => {
                 refusal.downcast_ref()
             }
@@ -544,7 +541,8 @@ impl<'a> Search<'a> {
             Ok(())
         });
         judged.map_err(|error| {
-            let reason = format!("is not accepted under the name constraints of its authorities: {error}");
+            let why = variant_in_words(&error);
+            let reason = format!("is not accepted under the name constraints of its authorities: {why}");
             server.refuse(
                 SERVER,
                 reason,

@@ -6,8 +6,10 @@ mod authority;
 mod chain;
 mod server;
 mod validity;
+mod words;
 
 pub use authority::{Authorities, ClientPem, Issued};
 pub use chain::{Refusal, TrustStore};
 pub use server::{ClientTlsError, ServerTrust, client_config};
 pub use validity::ValidityPeriod;
+pub use words::tls_error_in_words;

@@ -16,12 +16,13 @@ use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::chain::{Refusal, TrustStore};
+use crate::words::tls_error_in_words;
 
 /// Why a client certificate and its key cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ClientTlsError {
     /// It is of a kind that is not known, or malformed.
-    #[error("client-key-data is not a usable private key: {0}")]
+    #[error("client-key-data is not a usable private key: {}", tls_error_in_words(.0))]
     Key(Error),
     /// It is malformed.
     #[error("client-certificate-data does not begin with a certificate that can be read")]
@@ -30,7 +31,7 @@ pub enum ClientTlsError {
     #[error("client-key-data is not the private key of client-certificate-data")]
     Mismatch,
     /// Nothing of both: the protocol versions.
-    #[error("{0}")]
+    #[error("{}", tls_error_in_words(.0))]
     Other(Error),
 }
 

@@ -182,4 +182,31 @@ consumer! {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_counts_as_sent_when_its_call_began() {
+        let began = Instant::now();
+        let slow = async {
+            tokio::time::sleep(CALL_TIMEOUT / 2).await;
+            Ok(Response::new(7))
+        };
+        let received = call(slow).await.unwrap();
+        assert!(began.elapsed() >= CALL_TIMEOUT / 2);
+        let expected = Received {
+            value: 7,
+            sent_at: began,
+            set_at: began,
+        };
+        assert_eq!(received, expected);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_is_refused_or_not_answered_fails_with_a_status() {
+        let refused = call(async { Err::<Response<()>, _>(Status::not_found("no shoot")) }).await;
+        assert_eq!(refused.unwrap_err().message(), "no shoot");
+        let silent = call(std::future::pending::<Result<Response<()>, _>>()).await;
+        assert_eq!(silent.unwrap_err().code(), tonic::Code::DeadlineExceeded);
+    }
+}

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
-use watchdog_certificates::Refusal;
+use watchdog_certificates::{Refusal, tls_error_in_words};
 
 /// Longest text of a failure in characters. /readyz is read on a terminal.
 const LONGEST_TEXT: usize = 500;
@@ -155,15 +155,13 @@ fn known(error: &(dyn Error + 'static)) -> Option<Reason> {
             _ => None,
         };
     }
-    if Refusal::within(error).is_some_and(Refusal::is_about_name) {
-        return Some(Reason::ServerName);
-    }
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
         use rustls::CertificateError::{NotValidForName, NotValidForNameContext};
         return Some(match error {
             rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
                 Reason::ServerName
             }
+            error if Refusal::of(error).is_some_and(Refusal::is_about_name) => Reason::ServerName,
             rustls::Error::InvalidCertificate(_)
             | rustls::Error::AlertReceived(_)
             | rustls::Error::NoCertificatesPresented => Reason::Certificate,
@@ -209,16 +207,9 @@ impl Failure {
     /// A gRPC call failed.
     #[must_use]
     pub fn of_grpc_status(status: &tonic::Status) -> Self {
-        let mut text = format!("{}: {}", status.code().description(), status.message());
-        if let Some(source) = status.source() {
-            let cause = chain(source);
-            if !text.contains(&cause) {
-                text = format!("{text}: {cause}");
-            }
-        }
         Self {
             code: Some(status.code()),
-            ..Self::new(Reason::of_grpc_status(status), &text)
+            ..Self::new(Reason::of_grpc_status(status), &chain(status))
         }
     }
 }
@@ -229,21 +220,43 @@ impl Display for Failure {
     }
 }
 
-/// An error and what it came from, in one line: which stage failed, and whether the name, the
-/// certificate or a closed port is the cause.
+/// An error and what it came from, in one line of words: which stage failed, and whether the name, the certificate or a
+/// closed port is the cause. Of a server's certificate that is refused, it is the refusal alone: that names the remedy.
 #[must_use]
 pub fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
+    let mut text = String::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let mut link = match error.downcast_ref::<tonic::Status>() {
+            Some(status) => format!("{}: {}", status.code().description(), status.message()),
+            None => error.to_string(),
+        };
+        if let Some(tls) = tls_within(error) {
+            if let Some(refusal) = Refusal::of(tls) {
+                return refusal.to_string();
+            }
+            // The errors around it may repeat its text.
+            let words = tls_error_in_words(tls);
+            text = text.replace(&link, &words);
+            link = words;
         }
-        source = cause.source();
+        if text.is_empty() {
+            text = link;
+        } else if !text.contains(&link) {
+            text.push_str(": ");
+            text.push_str(&link);
+        }
+        next = error.source();
     }
     text
+}
+
+/// The error of TLS that an error is, or that an I/O error holds.
+fn tls_within<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
+    match error.downcast_ref::<io::Error>() {
+        Some(error) => tls_within(error.get_ref()?),
+        None => error.downcast_ref(),
+    }
 }
 
 #[cfg(test)]
@@ -318,6 +331,17 @@ mod tests {
                 assert_eq!((failure.reason, failure.code), (reason, Some(*code)));
             }
         }
+    }
+
+    #[test]
+    fn an_error_of_tls_is_shown_in_words_once_wherever_it_is() {
+        let inner = rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer);
+        let tls = io::Error::new(io::ErrorKind::InvalidData, inner);
+        // As tonic makes it of a connection that fails.
+        let mut status = tonic::Status::unavailable(tls.to_string());
+        status.set_source(std::sync::Arc::new(tls));
+        let words = "The service is currently unavailable: invalid peer certificate: unknown issuer";
+        assert_eq!(Failure::of_grpc_status(&status).to_string(), words);
     }
 
     #[tokio::test(start_paused = true)]

@@ -57,6 +57,7 @@ pub mod grpc_client;
 pub mod item;
 pub mod message;
 pub mod open;
+pub mod regular_file;
 pub mod send_time;
 pub mod setup_error;
 pub mod tls;

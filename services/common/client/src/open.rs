@@ -10,9 +10,10 @@ use tonic::body::Body;
 use tonic::client::{Grpc, GrpcService};
 use tonic::codec::{Codec, DecodeBuf, Decoder};
 use tonic::codegen::StdError;
-use tonic::{Code, Request, Status};
+use tonic::{Request, Status};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
+use crate::failure::chain;
 use crate::item::Keyed;
 use crate::message::{Incoming, MAX_MESSAGE_BYTES, MAX_STREAM_MESSAGE_BYTES, Unreadable};
 use crate::wire::WatchResponse;
@@ -35,7 +36,7 @@ where
     let mut grpc = Grpc::new(service).max_decoding_message_size(MAX_MESSAGE_BYTES);
     grpc.ready().await.map_err(|error| {
         let error: StdError = error.into();
-        Status::new(Code::Unavailable, error.to_string())
+        Status::unavailable(chain(&*error))
     })?;
     let path = PathAndQuery::from_static(M::PATH);
     let codec = ItemByItem::<M::Request, M>(PhantomData);

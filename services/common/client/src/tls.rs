@@ -10,7 +10,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use watchdog_certificates::{ClientTlsError, TrustStore};
 
+use crate::regular_file;
 use crate::setup_error::SetupError;
+
+/// Bytes of a PEM file at most: those of a Secret.
+const MOST_PEM_BYTES: usize = 1 << 20;
 
 /// Where the PEM files of a client are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,7 +112,8 @@ pub fn client_config(
 /// # Errors
 /// When it cannot be read; the message names it.
 pub fn read(path: &Path) -> Result<Vec<u8>, SetupError> {
-    std::fs::read(path).map_err(|error| SetupError::Unreadable(path.display().to_string(), error))
+    let content = regular_file::read(path, MOST_PEM_BYTES);
+    content.map_err(|error| SetupError::Unreadable(path.display().to_string(), error))
 }
 
 /// The certificates in a PEM text that errors call `name`.

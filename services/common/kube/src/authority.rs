@@ -13,14 +13,14 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_certificates::{Authorities, ClientPem};
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::failure::{Failure, Reason};
+use watchdog_runtime::failure::{Failure, Reason, chain};
 use watchdog_runtime::readiness::{Blocker, Readiness};
 use watchdog_runtime::tls::{CertificateSource, Tls, TlsCredentials};
 
 use crate::client::{found, request};
 
 /// The Secret is read this often: one small request a minute and process, and nothing that can be half open.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
+pub const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// The longest pause before another try while there is no certificate: the process waits for it with all that it does.
 const LONGEST_FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -44,22 +44,25 @@ pub struct ObserverSecret {
 
 /// Keeps a certificate in use that the authority in a Secret has issued.
 pub struct CertificateIssuer {
-    client: kube::Client,
-    namespace: String,
-    secret: String,
+    /// For the seed.
+    pub client: kube::Client,
+    /// Where the Secrets are.
+    pub namespace: String,
+    /// The Secret of the authority.
+    pub secret: String,
     /// DNS names of the certificate.
-    names: Vec<String>,
+    pub names: Vec<String>,
     /// Gets the certificates.
-    tls: Tls,
+    pub tls: Tls,
     /// Blocked until the first certificate is issued.
-    readiness: Readiness,
+    pub readiness: Readiness,
     /// Becomes true when the first certificate is issued.
     pub has_certificate: watch::Sender<bool>,
     /// Where to keep a certificate for people, if anywhere.
     pub observer: Option<ObserverSecret>,
     /// The time of day of this process.
     pub clock: Box<dyn Fn() -> Timestamp + Send + Sync>,
-    /// The pause between two reads of the Secret.
+    /// The pause between two reads of the Secret, [`LOOK_EVERY`] but in tests.
     pub look_every: Duration,
 }
 
@@ -79,30 +82,6 @@ impl KnownAuthorities {
 }
 
 impl CertificateIssuer {
-    /// For the Secret `secret`, read at the pace of production.
-    #[must_use]
-    pub fn new(
-        client: kube::Client,
-        namespace: &str,
-        secret: &str,
-        names: Vec<String>,
-        tls: Tls,
-        readiness: Readiness,
-    ) -> Self {
-        Self {
-            client,
-            namespace: namespace.to_owned(),
-            secret: secret.to_owned(),
-            names,
-            tls,
-            readiness,
-            has_certificate: watch::Sender::new(false),
-            observer: None,
-            clock: Box::new(Timestamp::now),
-            look_every: LOOK_EVERY,
-        }
-    }
-
     /// Makes the authority if the Secret is empty, follows it, and replaces the certificate in time, until `stop` is
     /// cancelled. Once the authority is known, an API server that does not answer changes nothing. From this call on it
     /// blocks readiness until the first certificate is issued.
@@ -309,7 +288,7 @@ impl CertificateIssuer {
 
 /// No certificate can be issued.
 fn refused(error: &anyhow::Error) -> Failure {
-    Failure::new(Reason::Certificate, &format!("{error:#}"))
+    Failure::new(Reason::Certificate, &chain(error.as_ref()))
 }
 
 /// A part of a Secret; empty if it is absent.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use kube::core::Status;
-use watchdog_runtime::failure::{Failure, Reason};
+use watchdog_runtime::failure::{Failure, Reason, chain};
 
 /// The longest time for one request to the seed. Above the 5 s in which a healthy API server answers anything that this
 /// project asks for, below the steps that wait for it.
@@ -38,7 +38,7 @@ pub enum RequestError {
     #[error("{} ({} {})", .0.message, .0.code, .0.reason)]
     Refused(Box<Status>),
     /// It did not arrive or its answer did not. A write may have been applied all the same.
-    #[error("{}", crate::seed::shown(&**.0))]
+    #[error("{}", chain(&**.0))]
     Failed(Box<kube::Error>),
 }
 

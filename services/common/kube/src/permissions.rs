@@ -131,34 +131,71 @@ pub fn of_leader(lease: &str, common: &CommonArgs) -> Vec<Permission> {
 }
 
 /// Asks for every permission that is needed, again and again, and anew when `changes` says that the needs may have
-/// changed, until `stop` is cancelled.
+/// changed, until `stop` is cancelled. From this call on it blocks readiness until all are granted, and names those
+/// that are missing, also in the log and in the metric.
 ///
 /// # Errors
 /// Never; the type is that of a task.
-pub async fn preflight<T>(
+pub fn preflight<T>(
     client: kube::Client,
     readiness: Readiness,
     needed: impl Fn() -> Vec<Permission>,
     changes: watch::Receiver<T>,
     stop: CancellationToken,
-) -> anyhow::Result<()> {
-    let asking = Preflight::new(client, readiness).keep_asking(needed, changes);
-    stop.run_until_cancelled(asking).await;
-    Ok(())
+) -> impl Future<Output = anyhow::Result<()>> {
+    let asking = keep_asking(ASK_AGAIN, client, readiness, needed, changes);
+    async move {
+        stop.run_until_cancelled(asking).await;
+        Ok(())
+    }
 }
 
 /// From an answer by which everything is granted to the next question. What is withdrawn is otherwise noticed in the
 /// incident that needs it; some twenty small requests in ten minutes are nothing to the seed.
 const ASK_AGAIN: Duration = Duration::from_secs(10 * 60);
 
-/// The preflight of a service whose needs change. While something is missing, the blocker `permissions` names it, and
-/// so do the log and the metric.
-pub struct Preflight {
+/// As [`preflight`], with this pause when all are granted, and growing ones while some are missing. Never ends.
+pub fn keep_asking<T>(
+    ask_again: Duration,
+    client: kube::Client,
+    readiness: Readiness,
+    needed: impl Fn() -> Vec<Permission>,
+    mut changes: watch::Receiver<T>,
+) -> impl Future<Output = ()> {
+    let mut answers = PreflightAnswers {
+        client,
+        blocker: Some(readiness.block(NAME, "not checked yet")),
+        readiness,
+        shown: MissingPermissions::new(),
+        missing: None,
+    };
+    async move {
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
+        loop {
+            changes.mark_unchanged();
+            let pause = if answers.ask(&needed()).await {
+                backoff.reset();
+                ask_again
+            } else {
+                backoff.next_delay()
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Ok(()) = changes.changed() => {
+                    // Of other needs nothing is known.
+                    answers.missing = None;
+                    backoff.reset();
+                }
+            }
+        }
+    }
+}
+
+/// The answers of the seed so far.
+struct PreflightAnswers {
     client: kube::Client,
     readiness: Readiness,
     blocker: Option<Blocker>,
-    /// The pause from an answer by which everything is granted to the next question.
-    pub ask_again: Duration,
     shown: MissingPermissions,
     /// The missing ones by the last answer, if there was one; empty if all are granted.
     missing: Option<String>,
@@ -168,46 +205,7 @@ pub struct Preflight {
 /// series where they differ in the name only.
 type MissingPermissions = BTreeMap<(&'static str, String), bool>;
 
-impl Preflight {
-    /// Blocks readiness until everything that is needed has been asked for and granted.
-    #[must_use]
-    pub fn new(client: kube::Client, readiness: Readiness) -> Self {
-        Self {
-            blocker: Some(readiness.block(NAME, "not checked yet")),
-            client,
-            readiness,
-            ask_again: ASK_AGAIN,
-            shown: MissingPermissions::new(),
-            missing: None,
-        }
-    }
-
-    /// Asks for every permission: with growing pauses while some are missing, seldom when all are granted. Never ends.
-    pub async fn keep_asking<T>(
-        mut self,
-        needed: impl Fn() -> Vec<Permission>,
-        mut changes: watch::Receiver<T>,
-    ) {
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
-        loop {
-            changes.mark_unchanged();
-            let pause = if self.ask(&needed()).await {
-                backoff.reset();
-                self.ask_again
-            } else {
-                backoff.next_delay()
-            };
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                Ok(()) = changes.changed() => {
-                    // Of other needs nothing is known.
-                    self.missing = None;
-                    backoff.reset();
-                }
-            }
-        }
-    }
-
+impl PreflightAnswers {
     /// Returns true if all permissions are granted.
     async fn ask(&mut self, needed: &[Permission]) -> bool {
         let missing = match missing(&self.client, needed).await {

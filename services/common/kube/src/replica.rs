@@ -1,11 +1,12 @@
 //! How a replica of a service takes its place on the seed.
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::args::advertised;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
-use crate::authority::{CertificateIssuer, ObserverSecret};
+use crate::authority::{CertificateIssuer, LOOK_EVERY, ObserverSecret};
 use crate::leadership::{ElectionConfig, ElectionTiming, LeaderElection, Leadership};
 use crate::members::{FollowedMembers, Members, OwnLease};
 use crate::permissions::{Permission, of_authority, of_leader, of_member};
@@ -27,11 +28,19 @@ fn issue_certificates(base: &ServiceBuilder, service: &str, seed: &kube::Client)
         return watch::Sender::new(true).subscribe();
     };
     let name = base.common.server_name(service);
-    let names = vec![name.clone(), format!("{name}.cluster.local")];
-    let (namespace, readiness) = (&base.common.namespace, base.readiness.clone());
-    let mut issuer = CertificateIssuer::new(seed.clone(), namespace, secret, names, tls.clone(), readiness);
     let observer = base.common.tls_observer.clone().zip(base.common.observer_name());
-    issuer.observer = observer.map(|(secret, name)| ObserverSecret { secret, name });
+    let issuer = CertificateIssuer {
+        client: seed.clone(),
+        namespace: base.common.namespace.clone(),
+        secret: secret.clone(),
+        names: vec![name.clone(), format!("{name}.cluster.local")],
+        tls: tls.clone(),
+        readiness: base.readiness.clone(),
+        has_certificate: watch::Sender::new(false),
+        observer: observer.map(|(secret, name)| ObserverSecret { secret, name }),
+        clock: Box::new(Timestamp::now),
+        look_every: LOOK_EVERY,
+    };
     let has_certificate = issuer.has_certificate.subscribe();
     base.tasks
         .critical("certificate", issuer.run(base.draining.clone()));

@@ -7,12 +7,12 @@ mod renewal;
 mod transport;
 mod trust;
 
-use std::error::Error;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use jiff::SignedDuration;
@@ -21,8 +21,9 @@ use watchdog_api::kubeconfig::{
     self, ClientCertificate, KubeconfigError, PluginCredentials, Proxy, SeedAccess, Variable,
 };
 use watchdog_api::text::printable_name;
-use watchdog_certificates::{Refusal, ServerTrust};
+use watchdog_certificates::ServerTrust;
 use watchdog_runtime::failure::chain;
+use watchdog_runtime::regular_file;
 
 use exec_plugin::ExecPlugin;
 use oidc::OidcProvider;
@@ -77,7 +78,7 @@ pub async fn connect_by_file(
     variable: Variable<'_>,
 ) -> anyhow::Result<kube::Client> {
     let (origin, files) = files(kubeconfig, variable);
-    let access = kubeconfig::of_seed(&files, context, &|path| std::fs::read(path));
+    let access = kubeconfig::of_seed(&files, context, &read_file);
     let access = access.map_err(|error| unusable(origin, &error))?;
     let proxy = proxy(&access.server, access.cluster.proxy_url.as_deref(), variable)?;
     let (endpoint, certificate, source) = of_access(access, proxy, user_agent, variable)?;
@@ -90,8 +91,13 @@ pub async fn connect_by_file(
 /// As [`connect_by_file`].
 pub fn contexts(kubeconfig: Option<&Path>, variable: Variable<'_>) -> anyhow::Result<Vec<String>> {
     let (origin, files) = files(kubeconfig, variable);
-    let contexts = kubeconfig::contexts(&files, &|path| std::fs::read(path));
+    let contexts = kubeconfig::contexts(&files, &read_file);
     contexts.map_err(|error| unusable(origin, &error))
+}
+
+/// Reads a kubeconfig, or a file that it names.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    regular_file::read(path, kubeconfig::MAX_BYTES)
 }
 
 fn unusable(origin: Option<&str>, error: &KubeconfigError) -> anyhow::Error {
@@ -129,7 +135,8 @@ fn proxy(server: &http::Uri, url: Option<&str>, variable: Variable<'_>) -> anyho
 }
 
 async fn in_cluster(user_agent: &str, variable: Variable<'_>) -> anyhow::Result<kube::Client> {
-    let mut config = Config::incluster().context("cannot use the service account of the Pod")?;
+    let mut config = Config::incluster()
+        .map_err(|error| anyhow!("cannot use the service account of the Pod: {}", chain(&error)))?;
     let proxy = proxy(&config.cluster_url, None, variable)?;
     let trust = match config.root_cert_file.take() {
         Some(path) => trust::of_file(path)?,
@@ -171,6 +178,12 @@ fn of_access(
     // The order of client-go: what is written down is before what a plugin says.
     let is_static = user.token.is_some() || user.username.is_some();
     let (exec, token_file) = (user.exec.take(), user.token_file.take());
+    if user.username.is_some() && user.password.is_none() && user.token.is_none() && token_file.is_none() {
+        tracing::warn!(
+            "the user of the kubeconfig has a username and no password; requests carry an empty one, as those of \
+             kubectl: add the password, or remove the username"
+        );
+    }
     let source = match (token_file, exec, user.auth_provider.take()) {
         (Some(path), ..) => Some(renewal::token_file(path.into(), user.token.take())),
         (None, Some(exec), _) if !is_static => {
@@ -217,20 +230,6 @@ fn finish(config: &mut Config, user_agent: &str) -> anyhow::Result<()> {
         .headers
         .push((USER_AGENT, HeaderValue::from_str(user_agent)?));
     Ok(())
-}
-
-/// The text of an error of kube, which shows nothing of the kubeconfig. Of a server's certificate that is refused, it
-/// shows only the refusal: that names the remedy.
-#[must_use]
-pub fn shown(error: &(dyn Error + 'static)) -> String {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(refusal) = Refusal::within(error) {
-            return refusal.to_string();
-        }
-        next = error.source();
-    }
-    chain(error)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::failure::{Failure, Reason};
+use watchdog_runtime::failure::{Failure, Reason, chain};
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use crate::client::{RequestError, WATCH_SECONDS, request};
@@ -355,7 +355,7 @@ fn is_refused(error: &watcher::Error) -> bool {
 pub(crate) fn failure(error: &watcher::Error) -> Failure {
     match answer(error) {
         Some(status) => RequestError::Refused(Box::new(status.clone())).failure(),
-        None => Failure::new(Reason::of_transport(error), &crate::seed::shown(error)),
+        None => Failure::new(Reason::of_transport(error), &chain(error)),
     }
 }
 

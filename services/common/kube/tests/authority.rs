@@ -18,6 +18,7 @@ use rcgen::{
 };
 use rustls::pki_types::ServerName;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use watchdog_certificates::Authorities;
 use watchdog_client::tls::ClientTls;
@@ -81,17 +82,22 @@ impl Seed {
             Readiness::default(),
             CancellationToken::new(),
         );
-        let client = client(&self.api.kubeconfig("weeder")).await.unwrap();
-        let names = vec!["watchdog-weeder.garden.svc".to_owned()];
-        let mut issuer =
-            CertificateIssuer::new(client, "garden", SECRET, names, tls.clone(), readiness.clone());
-        issuer.observer = observer.map(|secret| ObserverSecret {
-            secret: secret.to_owned(),
-            name: OBSERVER_NAME.to_owned(),
-        });
         let clock = self.clock.clone();
-        issuer.clock = Box::new(move || clock.now());
-        issuer.look_every = Duration::from_millis(20);
+        let issuer = CertificateIssuer {
+            client: client(&self.api.kubeconfig("weeder")).await.unwrap(),
+            namespace: "garden".to_owned(),
+            secret: SECRET.to_owned(),
+            names: vec!["watchdog-weeder.garden.svc".to_owned()],
+            tls: tls.clone(),
+            readiness: readiness.clone(),
+            has_certificate: watch::Sender::new(false),
+            observer: observer.map(|secret| ObserverSecret {
+                secret: secret.to_owned(),
+                name: OBSERVER_NAME.to_owned(),
+            }),
+            clock: Box::new(move || clock.now()),
+            look_every: Duration::from_millis(20),
+        };
         tokio::spawn(issuer.run(stop.clone()));
         Replica {
             tls,
@@ -263,25 +269,6 @@ async fn a_replica_starts_from_an_authority_that_it_cannot_renew() {
         replica.failure().await;
     }
     assert!(all_call(&replicas).await);
-}
-
-#[tokio::test]
-async fn a_certificate_that_ends_with_its_authority_is_replaced_in_time() {
-    let seed = Seed::start().await;
-    let ended = seed.clock.now() + SignedDuration::from_hours(2);
-    let begun = ended - SignedDuration::from_hours(24 * 365);
-    let (certificate, key) = Authorities::default().renewed(begun).unwrap().unwrap().to_pem();
-    seed.put(&certificate, &key).await;
-    let replica = seed.replica().await;
-    replica.ready().await;
-    eventually_async("the next authority is there", async || {
-        seed.authorities().await == 2
-    })
-    .await;
-    for hours in [1, 2] {
-        let after = SignedDuration::from_hours(hours);
-        replica.renews(&seed.clock, after).await;
-    }
 }
 
 /// An authority of somebody else, with its key.

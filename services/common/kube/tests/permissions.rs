@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
-use watchdog_kube::permissions::{Permission, Preflight};
+use watchdog_kube::permissions::{Permission, keep_asking};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 use watchdog_test_support::in_process::{eventually, rule, until_ready};
@@ -16,14 +16,14 @@ async fn what_is_withdrawn_later_is_named_before_somebody_needs_it() {
     let api = ApiServer::start(ApiOptions::default()).await.unwrap();
     let readiness = Readiness::default();
     let client = client(&api.kubeconfig("coordinator")).await.unwrap();
-    let mut preflight = Preflight::new(client, readiness.clone());
-    preflight.ask_again = Duration::from_millis(20);
     let needed = [
         Permission::new("get", "apps", "deployments/scale"),
         Permission::new("patch", "apps", "deployments"),
     ];
     let changes = watch::Sender::new(()).subscribe();
-    let asking = tokio::spawn(preflight.keep_asking(move || needed.to_vec(), changes));
+    let soon = Duration::from_millis(20);
+    let asking = keep_asking(soon, client, readiness.clone(), move || needed.to_vec(), changes);
+    let asking = tokio::spawn(asking);
     until_ready(&readiness, true).await;
 
     api.deny(rule(&["patch"], &["deployments"]));

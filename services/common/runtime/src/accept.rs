@@ -319,7 +319,7 @@ async fn speak(mut io: Plain, deadline: Instant) -> Result<Replayed, CloseCause>
             return Ok(tokio::io::join(PREFACE.as_slice().chain(read), write));
         }
         Ok(Ok(_)) => "it does not speak HTTP/2".to_owned(),
-        Ok(Err(error)) => format!("it ended before it spoke HTTP/2: {error}"),
+        Ok(Err(error)) => format!("it ended before it spoke HTTP/2: {}", chain(&error)),
         Err(_) => "it did not speak HTTP/2 within 3 s".to_owned(),
     };
     Err((CloseReason::Silent, why))

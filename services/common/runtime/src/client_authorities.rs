@@ -1,4 +1,4 @@
-//! The authorities that callers must be signed by. They are trusted until they end.
+//! The authorities that callers must be signed by. They are trusted from their beginning to their end.
 //!
 //! rustls looks at the validity of the certificates that a client shows, not at that of the authorities themselves. So
 //! a thief with the key of an old one could issue certificates with any dates. [`watchdog_certificates::TrustStore`],
@@ -22,12 +22,21 @@ use crate::tls::provider;
 
 const EXPIRED: Error = Error::InvalidCertificate(CertificateError::Expired);
 
+const NOT_YET_VALID: Error = Error::InvalidCertificate(CertificateError::NotValidYet);
+
 const UNKNOWN_ISSUER: Error = Error::InvalidCertificate(CertificateError::UnknownIssuer);
 
-/// The authorities of callers, the one that ends last first: the end of each, and a verifier that trusts it alone.
-/// Cheap to clone.
+/// The authorities of callers, the one that ends last first. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(crate) struct ClientAuthorities(Arc<[(UnixTime, Arc<dyn ClientCertVerifier>)]>);
+pub(crate) struct ClientAuthorities(Arc<[ClientAuthority]>);
+
+#[derive(Debug)]
+struct ClientAuthority {
+    begin: UnixTime,
+    end: UnixTime,
+    /// Trusts this authority alone.
+    verifier: Arc<dyn ClientCertVerifier>,
+}
 
 impl ClientAuthorities {
     /// Leaves out those that have ended.
@@ -36,23 +45,27 @@ impl ClientAuthorities {
     /// When one cannot be used, or all have ended.
     pub(crate) fn new(authorities: &[CertificateDer<'static>], now: UnixTime) -> Result<Self, Error> {
         let mut trusted = Vec::new();
-        for authority in authorities.iter().filter(|authority| now <= end(authority)) {
+        for authority in authorities {
+            let [begin, end] = bounds(authority);
+            if end < now {
+                continue;
+            }
             let mut root = RootCertStore::empty();
             root.add(authority.clone())?;
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(root), provider()).build();
             let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
-            trusted.push((end(authority), verifier));
+            trusted.push(ClientAuthority { begin, end, verifier });
         }
         if trusted.is_empty() {
             return Err(EXPIRED);
         }
-        trusted.sort_by_key(|(end, _)| Reverse(*end));
+        trusted.sort_by_key(|authority| Reverse(authority.end));
         Ok(Self(trusted.into()))
     }
 
     /// Verifies the certificates of callers. Those that show none are accepted only if `mandatory` is false.
     pub(crate) fn verifier(&self, mandatory: bool) -> Arc<dyn ClientCertVerifier> {
-        Arc::new(UnendedAuthorities {
+        Arc::new(CallerVerifier {
             authorities: self.clone(),
             mandatory,
         })
@@ -62,7 +75,8 @@ impl ClientAuthorities {
     pub(crate) fn accept_for(&self, shown: &[CertificateDer<'static>], now: UnixTime) -> Option<Duration> {
         let (own, between) = shown.split_first()?;
         let authority_end = self.end_of_issuer(own, between, now).ok()?;
-        let last = shown.iter().map(end).fold(authority_end, UnixTime::min);
+        let ends = shown.iter().map(|certificate| bounds(certificate)[1]);
+        let last = ends.fold(authority_end, UnixTime::min);
         // The last second counts.
         let seconds = last.as_secs().saturating_sub(now.as_secs()).saturating_add(1);
         Some(Duration::from_secs(seconds))
@@ -75,33 +89,39 @@ impl ClientAuthorities {
         between: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<UnixTime, Error> {
-        let mut refusal = None;
-        for (end, verifier) in self.0.iter().filter(|(end, _)| now <= *end) {
-            match verifier.verify_client_cert(own, between, now) {
-                Ok(_) => return Ok(*end),
+        let mut refusal = UNKNOWN_ISSUER;
+        for authority in self.0.iter() {
+            let verified = authority.verifier.verify_client_cert(own, between, now);
+            let error = match verified {
+                Ok(_) if authority.end < now => EXPIRED,
+                Ok(_) if now < authority.begin => NOT_YET_VALID,
+                Ok(_) => return Ok(authority.end),
                 // All but its own authority say only that they do not know it.
-                Err(error) if refusal.is_none() || error != UNKNOWN_ISSUER => refusal = Some(error),
-                Err(_) => {}
-            }
+                Err(error) if error == UNKNOWN_ISSUER => continue,
+                Err(error) => error,
+            };
+            refusal = error;
         }
-        Err(refusal.unwrap_or(EXPIRED))
+        Err(refusal)
     }
 }
 
-/// One whose end cannot be read has none.
-fn end(certificate: &CertificateDer<'_>) -> UnixTime {
-    let end = ValidityPeriod::of(certificate).map_or(i64::MAX, |validity| validity.not_after.as_second());
-    UnixTime::since_unix_epoch(Duration::from_secs(end.try_into().unwrap_or_default()))
+/// The first and the last second of a certificate. One whose dates cannot be read has none.
+fn bounds(certificate: &CertificateDer<'_>) -> [UnixTime; 2] {
+    let seconds = ValidityPeriod::of(certificate).map_or([0, i64::MAX], |validity| {
+        [validity.not_before, validity.not_after].map(|at| at.as_second())
+    });
+    seconds.map(|at| UnixTime::since_unix_epoch(Duration::from_secs(at.try_into().unwrap_or_default())))
 }
 
-/// Verifies callers by the authorities that have not ended at that time.
+/// Verifies callers by the authorities that are valid at that time.
 #[derive(Debug)]
-struct UnendedAuthorities {
+struct CallerVerifier {
     authorities: ClientAuthorities,
     mandatory: bool,
 }
 
-impl ClientCertVerifier for UnendedAuthorities {
+impl ClientCertVerifier for CallerVerifier {
     fn client_auth_mandatory(&self) -> bool {
         self.mandatory
     }
@@ -160,12 +180,12 @@ mod tests {
 
     use super::*;
 
-    fn authority(last_year: i32) -> CertifiedIssuer<'static, KeyPair> {
+    fn authority(years: [i32; 2]) -> CertifiedIssuer<'static, KeyPair> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let name = format!("until {last_year}");
+        let name = format!("{years:?}");
         params.distinguished_name.push(DnType::CommonName, name);
-        params.not_after = date_time_ymd(last_year, 1, 1);
+        [params.not_before, params.not_after] = years.map(|year| date_time_ymd(year, 1, 1));
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
 
@@ -183,10 +203,15 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_accepted_until_its_certificate_or_its_authority_ends_and_not_a_second_longer() {
-        for (authority_year, own_year, end) in [(2040, 2030, 2030), (2030, 2040, 2030), (2040, 2040, 2040)] {
-            let (ours, other) = (authority(authority_year), authority(2050));
-            let own = issued(&ours, own_year);
+    fn a_caller_is_accepted_while_its_certificate_and_its_authority_are_valid_and_not_a_second_longer() {
+        for (authority_years, own_end, [begin, end]) in [
+            ([2020, 2040], 2030, [2026, 2030]),
+            ([2020, 2030], 2040, [2026, 2030]),
+            ([2020, 2040], 2040, [2026, 2040]),
+            ([2028, 2040], 2030, [2028, 2030]),
+        ] {
+            let (ours, other) = (authority(authority_years), authority([2020, 2050]));
+            let own = issued(&ours, own_end);
             let shown = [own.clone()];
             let both = [ours.der().clone(), other.der().clone()];
             let both = ClientAuthorities::new(&both, at(2026, 0)).unwrap();
@@ -194,14 +219,19 @@ mod tests {
                 let verifier = both.verifier(mandatory);
                 assert_eq!(verifier.client_auth_mandatory(), mandatory);
                 let accepts = |now| verifier.verify_client_cert(&own, &[], now).is_ok();
-                assert!(accepts(at(2026, 0)) && accepts(at(end, 0)) && !accepts(at(end, 1)));
+                assert!(accepts(at(begin, 0)) && accepts(at(end, 0)) && !accepts(at(end, 1)));
+                assert!(begin == 2026 || !accepts(at(begin, -1)));
             }
             let left = both.accept_for(&shown, at(end, -10));
-            assert_eq!(left, Some(Duration::from_secs(11)), "{authority_year} {own_year}");
+            assert_eq!(
+                left,
+                Some(Duration::from_secs(11)),
+                "{authority_years:?} {own_end}"
+            );
             assert_eq!(
                 both.accept_for(&shown, at(end, 1)),
                 None,
-                "{authority_year} {own_year}"
+                "{authority_years:?} {own_end}"
             );
             assert_eq!(both.accept_for(&[], at(end, -10)), None);
             let replaced = ClientAuthorities::new(&[other.der().clone()], at(2026, 0)).unwrap();
@@ -211,21 +241,23 @@ mod tests {
 
     #[test]
     fn the_refusal_is_that_of_the_authority_which_has_issued_the_certificate() {
-        for (own_year, other_year) in [(2040, 2050), (2050, 2040)] {
-            let (ours, other) = (authority(own_year), authority(other_year));
-            let both = [ours.der().clone(), other.der().clone()];
+        for (own_end, other_end) in [(2040, 2050), (2050, 2040)] {
+            let (ours, future) = (authority([2020, own_end]), authority([2028, other_end]));
+            let both = [ours.der().clone(), future.der().clone()];
             let both = ClientAuthorities::new(&both, at(2026, 0)).unwrap().verifier(true);
-            let refused =
-                |own: &CertificateDer<'_>| both.verify_client_cert(own, &[], at(2026, 0)).unwrap_err();
-            let expired = refused(&issued(&ours, 2025)).to_string();
+            let refused = |own: &CertificateDer<'_>, now| both.verify_client_cert(own, &[], now).unwrap_err();
+            let expired = refused(&issued(&ours, 2025), at(2026, 0)).to_string();
             assert!(expired.contains("expired"), "{expired}");
-            assert_eq!(refused(&issued(&authority(2060), 2030)), UNKNOWN_ISSUER);
+            assert_eq!(refused(&issued(&ours, 2060), at(own_end, 1)), EXPIRED);
+            assert_eq!(refused(&issued(&future, 2030), at(2026, 0)), NOT_YET_VALID);
+            let stranger = authority([2020, 2060]);
+            assert_eq!(refused(&issued(&stranger, 2030), at(2026, 0)), UNKNOWN_ISSUER);
         }
     }
 
     #[test]
     fn authorities_that_have_all_ended_are_refused() {
-        let ended = [2024, 2025].map(|year| authority(year).der().clone());
+        let ended = [2024, 2025].map(|end| authority([2020, end]).der().clone());
         assert_eq!(ClientAuthorities::new(&ended, at(2026, 0)).unwrap_err(), EXPIRED);
     }
 }

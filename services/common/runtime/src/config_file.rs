@@ -1,7 +1,5 @@
 //! The configuration file of a service, followed while the service runs.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +10,7 @@ use watchdog_api::config::{ConfigErrors, Parsed, UnknownFields};
 
 use crate::file_watch::FileWatch;
 use crate::metrics::Gauge;
+use crate::regular_file;
 
 /// Outcome of the last attempt to read the configuration file.
 pub const CONFIG_VALID: Gauge = Gauge::new(
@@ -80,14 +79,14 @@ impl<C: PartialEq> ConfigFile<C> {
     }
 }
 
-/// Bytes of a file that are read: twice what any file may have, so that a longer one is refused as such.
-const MOST_READ: u64 = 2 << 20;
+/// Bytes of a file that are read: twice what any file may have, so that one that is a little too long is refused with
+/// its length.
+const MOST_READ: usize = 2 << 20;
 
 fn read<C>(path: &Path, unknown: UnknownFields, parse: Parse<C>) -> anyhow::Result<Parsed<C>> {
     let file = path.display().to_string();
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|opened| opened.take(MOST_READ).read_to_end(&mut bytes));
-    read.with_context(|| format!("{file}: cannot read the configuration file"))?;
+    let read = regular_file::read(path, MOST_READ);
+    let bytes = read.with_context(|| format!("{file}: cannot read the configuration file"))?;
     let parsed = parse(&bytes, unknown).map_err(|errors| errors.with_file(&file))?;
     Ok(Parsed {
         ignored: parsed.ignored.map(|ignored| ignored.with_file(&file)),

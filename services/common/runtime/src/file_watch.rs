@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::failure::chain;
 use crate::metrics::Gauge;
 
 /// The files are looked at this often. Events of the operating system would not replace that, because some volumes
@@ -48,7 +49,7 @@ impl FileWatch {
             let read = read();
             valid.set((), f64::from(u8::from(read.is_ok())));
             if let Err(error) = read {
-                let error = format!("{error:#}");
+                let error = chain(error.as_ref());
                 tracing::error!(error, "changed files refused; the old ones remain in use");
             }
             tokio::select! {

@@ -38,7 +38,7 @@ pub mod tls;
 pub mod token_bucket;
 pub mod work_queue;
 
-pub use watchdog_client::{backoff, failure, grpc_client};
+pub use watchdog_client::{backoff, failure, grpc_client, regular_file};
 
 /// The allocator of every program that links this crate. A service probes or writes a thousand times a second from
 /// several threads; what that saves against the C library's is in docs/explanation/performance.md.

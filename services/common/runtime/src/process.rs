@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::args::CommonArgs;
+use crate::failure::chain;
 use crate::readiness::Readiness;
 use crate::tasks::Tasks;
 use crate::telemetry::{self, LogGuard, LogLevel};
@@ -56,7 +57,7 @@ impl Bound {
         let _draining = self.readiness.block("draining", "the process is stopping");
         if let Some(error) = &failure {
             tracing::error!(
-                error = format!("{error:#}"),
+                error = chain(error.as_ref()),
                 "a task failed; the process is draining"
             );
         } else {
@@ -113,7 +114,7 @@ where
         }
         Err(error) => {
             tracing::error!(
-                error = format!("{error:#}"),
+                error = chain(error.as_ref()),
                 "the process is exiting because of a failure"
             );
             ExitCode::FAILURE

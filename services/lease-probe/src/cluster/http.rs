@@ -423,7 +423,7 @@ fn tls_error(error: &io::Error) -> Option<String> {
         {
             Some(refusal.to_string())
         }
-        other => Some(quote(&other.to_string())),
+        other => Some(quote(&chain(other))),
     }
 }
 

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::prober::{self, ProberConfig};
+use watchdog_client::regular_file;
 use watchdog_kube::client::{found, request};
 use watchdog_kube::key::ObjectKey;
 use watchdog_kube::leadership::ElectionTiming;
@@ -28,6 +29,9 @@ use crate::render::Frame;
 
 /// Requests a second: a person's share of the seed's API server.
 const REQUEST_RATE: u32 = 100;
+
+/// Bytes of a configuration file at most: as many as the programs read.
+const MOST_CONFIG_BYTES: usize = 2 << 20;
 
 /// The key of the file in its ConfigMap.
 const CONFIG_KEY: &str = "config.yaml";
@@ -96,7 +100,8 @@ async fn rules(
     };
     let text = match &args.config_file {
         Some(path) => {
-            std::fs::read_to_string(path).map_err(|error| usage(format!("{}: {error}", path.display())))?
+            let content = regular_file::read(path, MOST_CONFIG_BYTES);
+            content.map_err(|error| usage(format!("{}: {error}", path.display())))?
         }
         None => {
             let (namespace, name) = (&chart.namespace, format!("{}-prober-config", chart.name));
@@ -105,10 +110,10 @@ async fn rules(
                 found(&name, request(maps.get(&name)).await).map_err(|error| usage(error.to_string()))?;
             let text = map.and_then(|map| map.data?.remove(CONFIG_KEY));
             let gone = || format!("the ConfigMap {namespace}/{name} does not exist or has no {CONFIG_KEY}");
-            text.ok_or_else(|| usage(gone()))?
+            text.ok_or_else(|| usage(gone()))?.into_bytes()
         }
     };
-    let parsed = prober::parse(text.as_bytes(), UnknownFields::Ignored);
+    let parsed = prober::parse(&text, UnknownFields::Ignored);
     parsed
         .map(|parsed| parsed.config)
         .map_err(|errors| usage(errors.to_string()))

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
-use watchdog_kube::seed::shown;
+use watchdog_client::failure::chain;
 
 use super::release::ChartRelease;
 use super::seed::SeedReader;
@@ -80,7 +80,7 @@ impl PortForward {
         let namespace = &self.release.namespace;
         let pods: Api<Pod> = Api::namespaced(self.seed.client.clone(), namespace);
         let refused = |error: kube::Error| {
-            let why = shown(&error);
+            let why = chain(&error);
             io::Error::other(format!(
                 "port-forward to pod {pod}: {why}; it needs get and create on pods/portforward in {namespace}"
             ))

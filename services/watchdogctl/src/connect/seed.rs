@@ -9,7 +9,8 @@ use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use watchdog_kube::seed::{connect_by_file, shown};
+use watchdog_client::failure::chain;
+use watchdog_kube::seed::connect_by_file;
 
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
@@ -86,7 +87,7 @@ impl SeedReader {
                 "use a kubeconfig with this permission, or set addresses and certificate files",
             )),
             Ok(Err(error)) => Err(CommandError::unreachable(
-                format!("cannot {what}: {}", shown(&error)),
+                format!("cannot {what}: {}", chain(&error)),
                 "check --kubeconfig, --context and the connection to the API server of the seed",
             )),
             Err(_) => Err(CommandError::unreachable(

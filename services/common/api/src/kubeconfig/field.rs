@@ -82,9 +82,19 @@ pub(super) fn token(user: &FilePart<AuthInfo>) -> Result<Option<SecretString>> {
         .filter(|token| !token.expose_secret().is_empty()))
 }
 
-/// Text for an HTTP header, trimmed.
+/// The longest token: servers written in Go take this many bytes in all headers of a request.
+const MOST_TOKEN_BYTES: usize = 1 << 20;
+
+/// A token for an HTTP header, trimmed.
 pub(super) fn header_text(text: &str, field: String) -> Result<SecretString> {
     let text = text.trim();
+    if text.len() > MOST_TOKEN_BYTES {
+        let length = text.len();
+        let reason = format!(
+            "has {length} bytes, and API servers take a token of at most {MOST_TOKEN_BYTES}; keep the token alone there"
+        );
+        return refuse(field, reason);
+    }
     if !text.bytes().all(|b| b.is_ascii_graphic()) {
         return refuse(field, "has characters that no HTTP header can carry");
     }

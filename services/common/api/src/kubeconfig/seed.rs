@@ -11,8 +11,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Enough for thousands of clusters.
-const MAX_BYTES: usize = 16 << 20;
+/// Bytes of a file at most: enough for thousands of clusters.
+pub const MAX_BYTES: usize = 16 << 20;
 
 /// How to reach the seed and authenticate there.
 #[derive(Debug)]

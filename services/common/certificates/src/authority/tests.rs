@@ -165,7 +165,7 @@ fn an_authority_that_issues_nothing_valid_is_named() {
     let authorities = Authorities::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap();
     let error = authorities.issue(&names(), noon()).unwrap_err().to_string();
     let expected =
-        "certificates that are issued from certificate 1 of ca.crt are not valid: NameConstraintViolation";
+        "certificates that are issued from certificate 1 of ca.crt are not valid: name constraint violation";
     assert_eq!(error, expected);
 }
 

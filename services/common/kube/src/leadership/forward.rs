@@ -22,6 +22,7 @@ use tonic::body::Body;
 use tonic::server::NamedService;
 use tonic::transport::Channel;
 use tower::{Service, ServiceExt as _};
+use watchdog_runtime::failure::chain;
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::rpc_error::{ErrorReason, error};
 use watchdog_runtime::rpc_metrics::Measured;
@@ -174,17 +175,17 @@ impl PathToLeader {
             );
             return Err(error(ErrorReason::TooManyStreams, why));
         };
-        let unreachable = |why: &dyn std::fmt::Display| {
+        let unreachable = |why: String| {
             let why = format!("this replica is a standby, and the leader, {name}, does not answer: {why}");
             error(ErrorReason::NotLeading, why)
         };
-        let channel = self.channel(address).map_err(|error| unreachable(&error))?;
+        let channel = self.channel(address).map_err(unreachable)?;
         // What came with the connection of the caller.
         request.extensions_mut().clear();
         match timeout(ANSWER_TIMEOUT, channel.oneshot(request)).await {
             Ok(Ok(answer)) => Ok((answer, call)),
-            Ok(Err(error)) => Err(unreachable(&error)),
-            Err(elapsed) => Err(unreachable(&elapsed)),
+            Ok(Err(error)) => Err(unreachable(chain(&error))),
+            Err(_) => Err(unreachable("no answer within 15 s".to_owned())),
         }
     }
 
@@ -193,7 +194,7 @@ impl PathToLeader {
         if let Some((_, channel)) = last.as_ref().filter(|(of, _)| *of == address) {
             return Ok(channel.clone());
         }
-        let channel = self.dialer.channel(&address).map_err(|error| error.to_string())?;
+        let channel = self.dialer.channel(&address).map_err(|error| chain(&error))?;
         let channel = Measured::client(channel);
         *last = Some((address, channel.clone()));
         Ok(channel)

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
@@ -16,16 +17,15 @@ use jiff::{SignedDuration, Timestamp};
 use kube::client::Body;
 use kube::config::Config;
 use parking_lot::Mutex;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use tokio::runtime::Handle;
 use watchdog_api::kubeconfig::{PluginCredentials, Variable, proxy_of, token_of_file};
 use watchdog_certificates::ServerTrust;
+use watchdog_runtime::failure::chain;
 
 use super::transport::SeedEndpoint;
-use super::{host_authorities, readable_authorities, shown};
+use super::{host_authorities, read_file, trust};
 
 /// The issuer answers within this time.
 const ISSUER_DEADLINE: Duration = Duration::from_secs(10);
@@ -99,17 +99,16 @@ impl OidcProvider {
                     .context("idp-certificate-authority-data is not base64")?,
             ),
             (None, Some(file)) => {
-                Some(std::fs::read(Path::new(file)).context("idp-certificate-authority cannot be read")?)
+                Some(read_file(Path::new(file)).context("idp-certificate-authority cannot be read")?)
             }
             (None, None) => None,
         };
         let trust = match authorities {
             None => host_authorities().into(),
             Some(pem) => {
-                let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
-                let trusted = readable_authorities(certificates);
-                std::sync::Arc::new(trusted.context("the authority of auth-provider oidc cannot be read")?)
-                    .into()
+                let trusted = trust::of_pem(&pem);
+                let trusted = trusted.context("the authority of auth-provider oidc cannot be read")?;
+                Arc::new(trusted).into()
             }
         };
         let environment = PROXY_VARIABLES.into_iter();
@@ -247,10 +246,10 @@ impl OidcProvider {
         let answer = client
             .send(request)
             .await
-            .map_err(|error| anyhow!(shown(&error)))?;
+            .map_err(|error| anyhow!(chain(&error)))?;
         let (head, body) = answer.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await;
-        let body = body.map_err(|error| anyhow!("its answer was cut off: {}", shown(&*error)))?;
+        let body = body.map_err(|error| anyhow!("its answer was cut off: {}", chain(&*error)))?;
         Ok((head.status, body.to_bytes()))
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, token_of_file};
 
+use super::read_file;
 use super::transport::SeedEndpoint;
 
 /// Credentials are fetched again this long before they end, or half of their life if that is shorter.
@@ -177,7 +178,7 @@ impl CurrentClient {
 pub(super) fn token_file(path: PathBuf, instead: Option<SecretString>) -> CredentialSource {
     let name = format!("the token file {}", path.display());
     let read = move || {
-        let content = std::fs::read(&path).with_context(|| format!("{name} cannot be read"))?;
+        let content = read_file(&path).with_context(|| format!("{name} cannot be read"))?;
         token_of_file(&content, &name).map_err(|error| anyhow!("{} {}", error.field, error.reason))
     };
     let fetch = move || {

@@ -19,6 +19,9 @@ use tokio::io::{
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::AbortOnDropHandle;
+use watchdog_runtime::args::LogFormat;
+use watchdog_runtime::telemetry;
+use watchdog_test_support::in_process::CapturedOutput;
 use watchdog_test_support::scratch::Scratch;
 
 use super::*;
@@ -272,7 +275,7 @@ impl Desk {
             Err(error) => format!("{error:#}"),
             Ok(client) => {
                 let error = client.send(get()).await.unwrap_err();
-                format!("{} {error}", shown(&error))
+                format!("{} {error}", chain(&error))
             }
         };
         assert!(!text.contains("hunter2"), "{text}");
@@ -511,7 +514,7 @@ async fn a_plugin_that_fails_later_is_named_by_the_request() {
     assert_eq!(status(&client).await, 401);
     let error = client.send(get()).await.unwrap_err();
     assert!(
-        shown(&error).contains("the exec plugin sh failed (exit status: 1)"),
+        chain(&error).contains("the exec plugin sh failed (exit status: 1)"),
         "{error}"
     );
 }
@@ -663,12 +666,15 @@ async fn a_token_file_is_read_again() {
     let desk = desk.user(json!({"tokenFile": file.to_str().unwrap()}));
     let client = desk.connect().await.unwrap();
     assert_eq!(status(&client).await, 401);
-    fs::write(&file, " \n").unwrap();
-    let error = shown(&client.send(get()).await.unwrap_err());
-    assert!(
-        error.ends_with(&format!("the token file {} is empty", file.display())),
-        "{error}"
-    );
+    for (content, expected) in [
+        (" \n".to_owned(), "is empty"),
+        ("x".repeat(3_000_000), "has 3000000 bytes, and API servers take"),
+    ] {
+        fs::write(&file, content).unwrap();
+        let error = chain(&client.send(get()).await.unwrap_err());
+        let expected = format!("the token file {} {expected}", file.display());
+        assert!(error.contains(&expected), "{error}");
+    }
     fs::write(&file, " new\r\n").unwrap();
     assert_eq!(
         status(&client).await,
@@ -678,6 +684,28 @@ async fn a_token_file_is_read_again() {
     assert_eq!(*api.received.lock(), ["Bearer old", "Bearer new"]);
 }
 
+/// As with every client of client-go; the log says so, because no API server accepts it.
+#[tokio::test]
+async fn a_username_without_a_password_is_sent_with_an_empty_one() {
+    let pki = SeedAuthority::new();
+    let api = api(&pki, |_| true).await;
+    let desk = Desk::new(&pki, &format!("https://{}", api.address)).user(json!({"username": "me"}));
+    let log = CapturedOutput::default();
+    let writer = log.clone();
+    let (subscriber, _) = telemetry::subscriber(LogFormat::Text, "warn", move || writer.clone()).unwrap();
+    let client = {
+        let _default = tracing::subscriber::set_default(subscriber);
+        desk.connect().await.unwrap()
+    };
+    assert!(
+        log.text().contains("has a username and no password"),
+        "{}",
+        log.text()
+    );
+    assert_eq!(status(&client).await, 200);
+    assert_eq!(*api.received.lock(), [format!("Basic {}", encoded("me:"))]);
+}
+
 #[tokio::test]
 async fn a_file_that_is_missing_is_named_with_what_names_it() {
     let variable = |name: &str| (name == "KUBECONFIG").then(|| "/no/such/file".to_owned());
@@ -685,8 +713,14 @@ async fn a_file_that_is_missing_is_named_with_what_names_it() {
     let home = |name: &str| (name == "HOME").then(|| "/no/such/home".to_owned());
     let nothing = |_: &str| None;
     let path = PathBuf::from("/no/such/option");
+    let device = PathBuf::from("/dev/null");
     let missing = "cannot be read: No such file or directory";
-    let cases: [(Option<&Path>, Variable<'_>, String); 5] = [
+    let cases: [(Option<&Path>, Variable<'_>, String); 6] = [
+        (
+            Some(&device),
+            &variable,
+            "of --kubeconfig cannot be used: /dev/null: cannot be read: it is not a regular file".to_owned(),
+        ),
         (
             Some(&path),
             &variable,
@@ -749,10 +783,9 @@ async fn a_kubeconfig_that_is_named_is_before_the_service_account() {
     );
     // This process has no service account.
     let error = connect_in(None, "test", &nothing).await.err().unwrap();
-    assert!(
-        format!("{error:#}").starts_with("cannot use the service account of the Pod"),
-        "{error:#}"
-    );
+    let expected = "cannot use the service account of the Pod: failed to read an incluster environment variable: \
+                    environment variable not found";
+    assert_eq!(format!("{error:#}"), expected);
     fs::copy(&file, home.join(".kube/config")).unwrap();
     assert_eq!(
         status(&connect_in(None, "test", &nothing).await.unwrap()).await,
@@ -794,7 +827,7 @@ async fn the_seed_is_trusted_by_the_rules_of_go() {
     let named = desk(&ca).cluster("tls-server-name", "other.test");
     let error = named.connect().await.unwrap().send(get()).await.unwrap_err();
     assert!(
-        shown(&error).contains("does not have the name other.test, only api.seed.test"),
+        chain(&error).contains("does not have the name other.test, only api.seed.test"),
         "{error}"
     );
     assert_eq!(

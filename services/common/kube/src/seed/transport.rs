@@ -106,7 +106,9 @@ fn authorization(user: &AuthInfo, token: Option<&SecretString>) -> anyhow::Resul
     let text = match (&user.username, &user.password, token.or(user.token.as_ref())) {
         (Some(name), Some(password), _) => basic(name, password),
         (_, _, Some(token)) => format!("Bearer {}", token.expose_secret()),
-        _ => return Ok(None),
+        // As client-go has it.
+        (Some(name), None, None) => basic(name, &SecretString::default()),
+        (None, _, None) => return Ok(None),
     };
     let value = HeaderValue::try_from(text);
     let mut value = value.context("the token has characters that no HTTP header can carry")?;
@@ -197,6 +199,8 @@ mod tests {
                 Some("Basic YTpi"),
             ),
             (user(Some("a"), None, secret("old")), None, Some("Bearer old")),
+            (user(Some("a"), None, None), None, Some("Basic YTo=")),
+            (user(None, secret("b"), None), None, None),
         ] {
             let header = authorization(&user, renewed).unwrap();
             assert_eq!(header.as_ref().map(|header| header.to_str().unwrap()), expected);

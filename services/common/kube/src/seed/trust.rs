@@ -10,6 +10,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use watchdog_certificates::{ServerTrust, TrustStore};
 
+use super::read_file;
+
 /// The file of a Pod's authorities is read again after this time, as client-go reads it.
 const FILE_AGE: Duration = Duration::from_secs(60);
 
@@ -76,7 +78,10 @@ pub(super) fn of_file(path: PathBuf) -> anyhow::Result<ServerTrust> {
 }
 
 fn read(path: &Path) -> anyhow::Result<TrustStore> {
-    let pem = std::fs::read(path)?;
-    let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
-    readable_authorities(certificates).context("it holds no certificate that can be read")
+    of_pem(&read_file(path)?).context("it holds no certificate that can be read")
+}
+
+/// The authorities in PEM, if there is any.
+pub(super) fn of_pem(pem: &[u8]) -> Option<TrustStore> {
+    readable_authorities(CertificateDer::pem_slice_iter(pem).filter_map(Result::ok))
 }

@@ -42,13 +42,13 @@ async fn a_caller_is_served_or_learns_why_not() {
     let no_right = "carries \"other.test\", which --tls-allowed-client does not name";
     for (address, tls, name, reason, text) in [
         (here, Some(&other), SERVER, Reason::Forbidden, no_right),
-        (here, Some(&stranger), SERVER, Reason::Certificate, "UnknownCA"),
+        (here, Some(&stranger), SERVER, Reason::Certificate, "unknown ca"),
         (
             here,
             Some(&foreign.tls(CLIENT)),
             SERVER,
             Reason::Certificate,
-            "invalid peer certificate",
+            "is signed by an authority that is neither trusted nor sent",
         ),
         (
             here,

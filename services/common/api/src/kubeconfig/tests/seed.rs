@@ -99,10 +99,17 @@ users: [{name: u, user: {token: \"hunter2-hunter2\\n\"}}]
 #[test]
 fn what_cannot_be_used_is_named_with_its_file_and_field() {
     let config = "/home/me/config";
+    let long = b"hunter2".repeat(500_000);
     for (file, content, expected) in [
         (
             "/home/me/token",
-            &b"hunter2 hunter2"[..],
+            &*long,
+            "users[0].user.tokenFile: has 3500000 bytes, and API servers take a token of at most 1048576; keep the \
+             token alone there",
+        ),
+        (
+            "/home/me/token",
+            b"hunter2 hunter2",
             "users[0].user.tokenFile: has characters that no HTTP header can carry",
         ),
         (

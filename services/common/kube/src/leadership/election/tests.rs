@@ -152,15 +152,32 @@ fn a_released_lease_is_taken_at_once_and_one_that_was_deleted_or_emptied_is_not(
 }
 
 #[test]
-fn a_leader_whose_lease_was_deleted_or_emptied_waits_like_all_others() {
+fn a_leader_whose_lease_somebody_changed_stops_at_once_and_waits_like_all_others_where_it_lost_it() {
     let mut emptied = stored(leader("a").base.unwrap(), 3);
     emptied.spec.as_mut().unwrap().holder_identity = None;
-    for state in [None, Some(emptied)] {
+    let other = stored(candidate("b").claim(NAME, at(1)), 2);
+    let changed = stored(leader("a").base.unwrap(), 2);
+    for (state, is_leader, step) in [
+        (None, false, ElectionStep::Read(seconds(5))),
+        (Some(emptied), false, ElectionStep::Read(seconds(5))),
+        (Some(other), false, ElectionStep::Read(seconds(5))),
+        (Some(changed), true, ElectionStep::Write(seconds(3))),
+    ] {
         let mut leader = leader("a");
         leader.on_failed(seconds(2), seconds(2), true);
+        assert_eq!(leader.act_until(seconds(2)), None);
         leader.on_read(seconds(3), state, seconds(2));
-        assert_eq!(leader.step(), ElectionStep::Read(seconds(5)));
-        assert!(!leader.is_leader() && leader.act_until(seconds(3)).is_none());
+        assert_eq!((leader.is_leader(), leader.step()), (is_leader, step));
+        assert_eq!(leader.act_until(seconds(3)), None);
+        assert_eq!(
+            leader.release(at(3)).is_some(),
+            is_leader,
+            "another's is left alone"
+        );
+        if is_leader {
+            leader.on_written(seconds(3), seconds(3), stored(leader.claim(NAME, at(3)), 3));
+            assert_eq!(leader.act_until(seconds(3)), Some(seconds(13)));
+        }
     }
 }
 
@@ -180,31 +197,6 @@ fn each_renewal_has_another_second_also_after_the_clock_was_set_back() {
         Timestamp::MAX,
         "there is no later one"
     );
-}
-
-#[test]
-fn a_leader_whose_lease_somebody_changed_stops_until_it_has_renewed_it() {
-    let mut leader = leader("a");
-    leader.on_failed(seconds(2), seconds(2), true);
-    assert_eq!(leader.act_until(seconds(2)), None);
-    let changed = stored(leader.claim(NAME, at(1)), 2);
-    leader.on_read(seconds(3), Some(changed), seconds(2));
-    assert_eq!(
-        (leader.step(), leader.act_until(seconds(3))),
-        (ElectionStep::Write(seconds(3)), None)
-    );
-    leader.on_written(seconds(3), seconds(3), stored(leader.claim(NAME, at(3)), 3));
-    assert_eq!(leader.act_until(seconds(3)), Some(seconds(13)));
-}
-
-#[test]
-fn a_leader_that_sees_another_stops_at_once() {
-    let mut leader = leader("a");
-    leader.on_failed(seconds(2), seconds(2), true);
-    let other = stored(candidate("b").claim(NAME, at(1)), 2);
-    leader.on_read(seconds(3), Some(other), seconds(2));
-    assert!(!leader.is_leader() && leader.act_until(seconds(3)).is_none());
-    assert_eq!(leader.release(at(3)), None, "the Lease of another is left alone");
 }
 
 #[test]
