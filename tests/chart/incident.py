@@ -174,7 +174,7 @@ class Incident:
         writes = {"pathPrefix": f"/apis/apps/v1/namespaces/{one}/", "verbs": ["update", "patch"]}
         self.steer("/faults", {"when": writes, "action": {"type": "internalError"}})
         self.steer(f"/shoots/{one}/cut", "all")
-        self.see("watchdog_scaling_failed_levels > 0")
+        self.see('watchdog_scaling_failed_levels > 0 and on (pod) watchdog_scaling_shoot_state{state="failed"}')
         self.steer("/faults", method="DELETE")
         self.see("watchdog_scaling_held_down_resources == 3")
         self.see("watchdog_scaling_shoot_held_down_resources == 3")

@@ -156,7 +156,7 @@ def test_alerts_fire_in_prometheus(incident):
     assert {rule["name"] for group in groups for rule in group["rules"]} == set(ALERTS)
     assert all(rule["health"] == "ok" for group in groups for rule in group["rules"])
     raised = {found["alertname"] for found in incident.series("ALERTS")}
-    clear = ("ProtectionActive", "ScalingFailed", "ZoneLost")
+    clear = ("ProtectionActive", "ZoneLost")
     assert {f"DependencyWatchdog{name}" for name in clear} <= raised
     # The alert names the shoot that was cut off, and no other.
     active = incident.series('ALERTS{alertname="DependencyWatchdogProtectionActive",alertstate="firing"}')

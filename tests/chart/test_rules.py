@@ -1,6 +1,8 @@
 """The alert rules, judged by promtool: each alert is raised by what it is for, not a moment too early, and alone, and
 names the shoot that it is about."""
 
+import bisect
+import itertools
 import json
 import re
 import subprocess
@@ -362,7 +364,7 @@ CASES = {
     ),
     "one-zone": ({ZONES: "_x21 1x279", FRACTION: "0x20 0.33x279"}, "15m", "16m", ["ZoneLost"]),
     "all-zones": ({ZONES: "_x21 3x279", FRACTION: "0x20 1x279"}, "15m", "2h", []),
-    "scaling-fails": (held(FAILED, "a", 20, 299), "11m30s", "13m", ["ScalingFailed"]),
+    "scaling-fails": (held(FAILED, "a", 20, 299), "14m30s", "16m", ["ScalingFailed"]),
     "scaling-hangs": (held(RUNNING, "a", 20, 299), "29m30s", "31m", ["ScalingStuck"]),
     "one-shoot-after-the-other-is-being-scaled": (after_the_other(held, RUNNING), "31m", "2h", []),
     "no-stream-to-an-observer": (
@@ -453,6 +455,66 @@ def test_raised_when_it_should_be(tmp_path, case):
 
 def is_about_a_shoot(name: str) -> bool:
     return "{{ $labels.shoot }}" in ALERTS[PREFIX + name.removeprefix(PREFIX)]["annotations"]["summary"]
+
+
+# The seconds for which the state of a shoot is running, failed, running and so on, while a Pod hangs in Terminating and
+# its level never goes down: three tries of 30 s, then a pause that grows up to 60 s.
+RECURRING = [92, 5, 91, 11, 91, 20, 92, 40, 92, *[60, 92] * 12]
+HEALED = RECURRING[:3]
+
+
+def flow(phases: list[int], scrape_seconds: int, offset: int) -> dict:
+    """The states of the shoot of that name, whose flow is so many seconds old at the scrape in the first minute."""
+    ends = list(itertools.accumulate(phases))
+    samples = {"running": [], "failed": []}
+    for second in range(offset, ends[-1], scrape_seconds):
+        now = ["running", "failed"][bisect.bisect_right(ends, second) % 2]
+        for state, values in samples.items():
+            values.append("1" if state == now else "stale")
+    series = STATE.replace('"a"', f'"{offset}"')
+    unknown = f"_x{60 // scrape_seconds}"
+    return {
+        series % ("down", state, "no"): " ".join([unknown, *values, "stale"]) for state, values in samples.items()
+    }
+
+
+def scraped_at_every_second(folder, scrape_seconds: int, phases: list[int], raised: dict[str, list[tuple]]):
+    """Has a shoot for every second at which the scrape may see its flow. `raised` has for each alert the spans, in
+    seconds after the first minute, in which it fires for all of these shoots, or for none. While the flow lasts, an
+    alert that fires does not end."""
+    series = {}
+    for offset in range(scrape_seconds):
+        series |= flow(phases, scrape_seconds, offset)
+    tests = []
+    for alert, spans in raised.items():
+        firing = f'ALERTS{{alertname="{PREFIX}{alert}",alertstate="firing"}}'
+        ended = f"count({firing} offset 30s unless {firing})"
+        for second in range(0, sum(phases), 30):
+            tests.append({"expr": ended, "eval_time": f"{60 + second}s", "exp_samples": []})
+        for first, last, fires in spans:
+            samples = [{"labels": "{}", "value": scrape_seconds}] if fires else []
+            for second in range(first, last, 30):
+                tests.append({"expr": f"count({firing})", "eval_time": f"{60 + second}s", "exp_samples": samples})
+    run(folder, series, healthy={}, interval=f"{scrape_seconds}s", promql_expr_test=tests)
+
+
+@pytest.mark.parametrize("scrape_seconds", [15, 30])
+def test_a_level_that_fails_time_and_again(tmp_path, scrape_seconds):
+    """A scrape sees few of the first failures, and none of them seems to last."""
+    end, first_failure = sum(RECURRING), RECURRING[0]
+    # When the level gets through, an alert ends within three minutes.
+    after = (end + 180, end + 900, False)
+    raised = {
+        "ScalingFailed": [(0, 270, False), (first_failure + 330, end, True), after],
+        "ScalingStuck": [(0, 1170, False), (1260, end, True), after],
+    }
+    scraped_at_every_second(tmp_path, scrape_seconds, RECURRING, raised)
+
+
+@pytest.mark.parametrize("scrape_seconds", [15, 30])
+def test_a_level_that_fails_once(tmp_path, scrape_seconds):
+    never = [(0, sum(HEALED) + 900, False)]
+    scraped_at_every_second(tmp_path, scrape_seconds, HEALED, {"ScalingFailed": never, "ScalingStuck": never})
 
 
 ACTIVE = f"{PREFIX}ProtectionActive"
