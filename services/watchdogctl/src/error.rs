@@ -116,8 +116,9 @@ impl CommandError {
             }
             Reason::Throttled => "the replica serves too many streams: try again, or ask another replica",
             Reason::Connection => {
-                "the connection broke or was refused by TLS: check address, --tls-ca and --tls-server-name; without \
-                 TLS on the other side, use --insecure-plaintext"
+                "the connection broke. A program closes it where 8 of the same certificate are open: close pages and \
+                 streams. Or TLS refused it: check address, --tls-ca and --tls-server-name; without TLS on the other \
+                 side, use --insecure-plaintext"
             }
             _ => "try again; the log of the program may say more",
         };

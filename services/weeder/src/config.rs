@@ -27,7 +27,7 @@ pub struct Args {
 
     /// Maximum number of requests per second to the seed's API server, after a burst of 200. Requests of the leader
     /// election do not count.
-    #[arg(long, default_value = "100", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub request_rate: u16,
 }
 

@@ -92,7 +92,8 @@ impl ModeInForce {
 /// An annotation of a Shoot that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "The Shoot's annotation {annotation} is {begin:?}, which is not {expected}; the default of the seed applies."
+    "The annotation {annotation} of the Shoot or its Cluster is {begin:?}, which is not {expected}; the default of the \
+     seed applies."
 )]
 pub struct PolicyError {
     annotation: &'static str,

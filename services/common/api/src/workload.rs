@@ -33,7 +33,7 @@ pub struct Workload {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadStatus {
-    /// Generation of the specification that this status speaks of.
+    /// Generation of the specification that the controller had seen.
     pub observed_generation: Option<i64>,
     /// Pods that exist.
     pub replicas: Option<i32>,
@@ -113,7 +113,7 @@ impl Workload {
         Ok(status.ready_replicas.unwrap_or(0))
     }
 
-    /// True if the status speaks of the current specification. True when the kind has no generations.
+    /// True if the status is that of the current specification. True when the kind has no generations.
     #[must_use]
     pub fn is_observed(&self) -> bool {
         let observed = self

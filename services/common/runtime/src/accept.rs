@@ -1,7 +1,7 @@
 //! Connections to the gRPC server: who gets one, and how long it lives.
 //!
 //! A newcomer is a stranger until it has begun to speak HTTP/2, and with TLS has proved who it is. Strangers have 3 s
-//! and few places, in which the oldest gives way. A caller that is known has places that no stranger can take. Its
+//! and few places: the oldest is closed for a new one. A caller that is known has places that no stranger can take. Its
 //! connection ends when it is old, or when its certificate would not be accepted any more.
 
 use std::convert::Infallible;

@@ -74,6 +74,14 @@ impl ShootPermission {
     }
 }
 
+/// A host, and the address to which it resolves if it is a name.
+fn with_address(host: &str, address: IpAddr) -> String {
+    match host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(_) => host.to_owned(),
+        Err(_) => format!("{host}, which is {address}"),
+    }
+}
+
 /// Why a request to a shoot's API server gave no answer that can be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeFailure {
@@ -82,8 +90,9 @@ pub enum ProbeFailure {
     Kubeconfig(String),
     /// The host of its server is, or resolves to, an address of this machine or network segment.
     #[error(
-        "The kubeconfig points to {host}, which is {address}. lease-probe never connects to {kind} addresses. \
-         Set the server of the kubeconfig to the address of the shoot's API server."
+        "The kubeconfig points to {}. lease-probe never connects to {kind} addresses. Set the server of the \
+         kubeconfig to the address of the shoot's API server.",
+        with_address(host, *address)
     )]
     AddressRefused {
         /// As it stands in the kubeconfig.

@@ -7,7 +7,7 @@ use crate::classes_of_nodes as nodes;
 use crate::classes_of_outages as outages;
 use crate::classes_of_witnesses as witnesses;
 use crate::classes_of_writes as writes;
-use crate::random::{Micros, SECOND};
+use crate::random::SECOND;
 use crate::script::History;
 use crate::timeline::Behaviour;
 

@@ -23,7 +23,7 @@ pub(crate) struct RunResult {
 }
 
 /// A loss verdict that is false or came late where there is no excuse.
-fn is_defect(class: &HistoryClass, history: &History, judgement: &Judgement) -> bool {
+fn is_defect(class: &HistoryClass, judgement: &Judgement) -> bool {
     (judgement.is_false() && class.may_be_false.is_none())
         || (!judgement.late.is_empty() && class.may_be_late.is_none())
         || judgement.stuck
@@ -93,7 +93,7 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
                 continue;
             }
             let history = class.generate(seed.wrapping_add(i / count));
-            let defect = |judgement: &Judgement| is_defect(class, &history, judgement);
+            let defect = |judgement: &Judgement| is_defect(class, judgement);
             let (judgements, texts) = play(&history, |judgement| histories == 1 || defect(judgement));
             if judgements.iter().any(defect) {
                 let lines = texts.iter().filter_map(|text| text.lines().next());

@@ -300,7 +300,7 @@ pub(crate) fn decide_without_verdicts(
         _ if mode.mode == Mode::Off => {
             let until = mode.until.map(|until| format!(" until {until}"));
             let until = until.unwrap_or_default();
-            let why = format!("The Shoot's annotation {MODE_ANNOTATION} switches the watchdog off{until}.");
+            let why = format!("The annotation {MODE_ANNOTATION} switches the watchdog off{until}.");
             Some(Decision::hold(HoldReason::Mode, why))
         }
         _ => None,
@@ -343,7 +343,11 @@ pub fn decide<'a>(
         .collect();
     let refutes = |other: &&&ReceivedVerdict| !newest.is_newer(other) || other.looked_since(newest);
     if let Some(other) = contrary.iter().find(refutes) {
-        let reason = format!("The observers disagree: {}, {}.", report(newest), report(other));
+        let reason = format!(
+            "The lease-probe replicas disagree: {}, {}.",
+            report(newest),
+            report(other)
+        );
         return Decision {
             again_at: first_end,
             ..Decision::hold(HoldReason::Disagreement, reason)
@@ -355,7 +359,7 @@ pub fn decide<'a>(
     let unheard = older.or(doubt.map(|other| (*other, "")));
     if let Some((other, basis)) = unheard.filter(|_| now < wait_ends) {
         let reason = format!(
-            "The observers disagree: {}; {}{basis} and has {} s to confirm or correct it.",
+            "The lease-probe replicas disagree: {}; {}{basis} and has {} s to confirm or correct it.",
             report(newest),
             report(other),
             CONFIRMATION_WAIT.as_secs()

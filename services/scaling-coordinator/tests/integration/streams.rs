@@ -88,7 +88,9 @@ async fn what_holds_is_counted_by_its_reason() {
     one.say([SHOOT], Outcome::Healthy);
     two.say([SHOOT], Outcome::LeasesExpired);
     until_counted(&coordinator, "disagreement").await;
-    coordinator.until_holding(SHOOT, "The observers disagree").await;
+    coordinator
+        .until_holding(SHOOT, "The lease-probe replicas disagree")
+        .await;
     one.take_back(SHOOT);
     coordinator.until_settled(SHOOT, Direction::Down).await;
     // Its verdict would be valid for minutes; but nobody is there to take it back.

@@ -425,7 +425,7 @@ impl SeedStatus {
     fn all_clear(&self) -> &'static str {
         let mut urgent = self.counts.iter().filter(|count| !is_calm(count.outcome));
         if !self.is_complete() {
-            "No shoot is known to be held down or cut off. What is missing above may know of one."
+            "No shoot is known to be held down or cut off. A replica or program that is named above may know of one."
         } else if urgent.any(|count| count.shoots > 0) {
             "No shoot is known to be held down. Not every shoot is healthy: watchdogctl verdicts lists them."
         } else if self.unprotected_count > 0 {

@@ -111,7 +111,7 @@ impl ShootCell {
         if self.outdated {
             let last = self.note.take().unwrap_or_default();
             self.note = Some(format!(
-                "by the last report of the coordinator, which is lost: {last}"
+                "as last reported; the coordinator does not answer: {last}"
             ));
         }
     }
@@ -247,9 +247,7 @@ mod tests {
         assert_eq!((old.state, old.outdated), (CellState::Held, true));
         assert_eq!(
             old.note.as_deref(),
-            Some(
-                "by the last report of the coordinator, which is lost: held down until the leases are renewed"
-            )
+            Some("as last reported; the coordinator does not answer: held down until the leases are renewed")
         );
     }
 

@@ -101,7 +101,7 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
     let stranger = foreign.issue("stranger", &["client.test"]).unwrap();
     for (service, files, to_client, to_server) in [
         (&service, &expired, "CertificateExpired", "certificate expired"),
-        (&of_foreign, &stranger, "UnknownCA", "UnknownIssuer"),
+        (&of_foreign, &stranger, "UnknownCA", "unknown issuer"),
     ] {
         let status = list(channel(&service.grpc, Some(tls(files, &server))))
             .await
@@ -155,7 +155,7 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
     assert!(list(channel(&of_plain.grpc, None)).await.is_err());
     of_plain
         .process
-        .wait_for_text("InvalidContentType", BOUND)
+        .wait_for_text("invalid content type", BOUND)
         .await
         .unwrap();
 
