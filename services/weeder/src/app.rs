@@ -163,7 +163,7 @@ fn spawn_watches(
         };
         let preflight = preflight(client, readiness, needed, rules.clone(), stop);
         let watching = watch_seed(watches, served, undiscovered, rules, state);
-        try_join(preflight, watching).await.map(drop)
+        Box::pin(try_join(preflight, watching)).await.map(drop)
     });
 }
 
