@@ -159,7 +159,7 @@ fn of_container(container: &ContainerStatus, now: Timestamp) -> Option<(Severity
             Some((Severity::Wrong, text))
         }
         None if container.restart_count > 0 => {
-            let text = format!("{}, none within 10 minutes", restarts(container));
+            let text = format!("{}, no crash within 10 minutes", restarts(container));
             Some((Severity::Notice, text))
         }
         None => None,
@@ -342,7 +342,7 @@ mod tests {
             assert_eq!(found[1], (Severity::Wrong, text));
         }
         let long_ago = found(Some(1), vec![crashing(3_600, None, LOG)]);
-        let text = "weeder b: 7 restarts, none within 10 minutes".to_owned();
+        let text = "weeder b: 7 restarts, no crash within 10 minutes".to_owned();
         assert_eq!(long_ago[1], (Severity::Notice, text));
     }
 

@@ -15,7 +15,7 @@ use crate::setup_error::SetupError;
 use crate::tls::ClientTls;
 
 /// TCP connect and TLS handshake together.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a server may wait for the client to speak first.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -68,8 +68,7 @@ impl Dialer {
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true);
-        let name = ServerName::try_from(self.server_name.clone())
-            .map_err(|error| SetupError::ServerName(self.server_name.clone(), error))?;
+        let name = self.server_name()?;
         let tls = self.tls.clone();
         let connector = tower::service_fn(move |uri: Uri| {
             let (tls, name, connect) = (tls.clone(), name.clone(), connect.clone());
@@ -77,23 +76,45 @@ impl Dialer {
             async move {
                 let opened = async move { secured(connect(authority).await?, tls, name).await };
                 // tonic's connect timeout covers only its own connector.
-                tokio::time::timeout(CONNECT_TIMEOUT, opened).await?
+                tokio::time::timeout(CONNECT_TIMEOUT, opened)
+                    .await?
+                    .map(TokioIo::new)
             }
         });
         Ok(endpoint.connect_with_connector_lazy(connector))
     }
+
+    /// A connection on which the server has proved who it is and has not refused the caller; without TLS, `connection`
+    /// as it is. For who has several servers to choose from: a channel without TLS over it is secure. Takes as long as
+    /// the server does.
+    ///
+    /// # Errors
+    /// When the server name is not a DNS name, or the handshake fails.
+    pub async fn secure<S>(&self, connection: S) -> io::Result<Box<dyn Connection>>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let name = self.server_name().map_err(io::Error::other)?;
+        secured(connection, self.tls.clone(), name).await
+    }
+
+    fn server_name(&self) -> Result<ServerName<'static>, SetupError> {
+        let name = &self.server_name;
+        ServerName::try_from(name.clone()).map_err(|error| SetupError::ServerName(name.clone(), error))
+    }
 }
 
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+/// A connection of bytes.
+pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
-async fn secured<S: Io + 'static>(
+async fn secured<S: Connection + 'static>(
     connection: S,
     tls: Option<ClientTls>,
     name: ServerName<'static>,
-) -> io::Result<TokioIo<Box<dyn Io>>> {
+) -> io::Result<Box<dyn Connection>> {
     let Some(tls) = tls else {
-        return Ok(TokioIo::new(Box::new(connection)));
+        return Ok(Box::new(connection));
     };
     let connector = tokio_rustls::TlsConnector::from(tls.current());
     let mut stream = connector.connect(name, connection).await?;
@@ -102,5 +123,5 @@ async fn secured<S: Io + 'static>(
     if let Ok(refused) = tokio::time::timeout(FIRST_BYTE_TIMEOUT, stream.fill_buf()).await {
         refused?;
     }
-    Ok(TokioIo::new(Box::new(stream)))
+    Ok(Box::new(stream))
 }

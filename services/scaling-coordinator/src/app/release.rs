@@ -126,8 +126,14 @@ impl SeedRelease {
         timeout_at(deadline, leads.wait_for(|leads| *leads))
             .await
             .with_context(|| {
-                let what = "the replicas of the coordinator have not stopped: scale their Deployment to 0";
-                options.not_in_time(what, &readiness)
+                let what = match &options.stop_deployment {
+                    None => "the replicas of the coordinator have not stopped: scale their Deployment to 0".to_owned(),
+                    Some(stopped) => format!(
+                        "no shoot is protected any more: the Deployment {stopped} is scaled to 0, but its replicas \
+                         have not stopped"
+                    ),
+                };
+                options.not_in_time(&what, &readiness)
             })??;
         let before = releaser.held();
         let inputs = indexes.inputs(in_force, leadership, Mode::Protect);
@@ -161,7 +167,8 @@ impl SeedRelease {
 
 impl Release {
     fn not_in_time(&self, what: &str, readiness: &Readiness) -> String {
-        let blockers = readiness.lines().join("; ");
-        format!("{what} within {:?}: {blockers}", self.timeout)
+        let within = format!("{what} within {:?}", self.timeout);
+        let lines = [within].into_iter().chain(readiness.lines());
+        lines.collect::<Vec<_>>().join("; ")
     }
 }

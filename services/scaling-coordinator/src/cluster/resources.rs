@@ -46,9 +46,6 @@ struct WatchedResource {
     /// Stops its watch.
     stop: CancellationToken,
     kind: ServedKind,
-    /// Objects of this kind show how many Pods are ready: where that is missing, none is. Controllers leave out a zero,
-    /// so a kind is known by the first object that has ready Pods. Until then, all Pods that exist count as ready.
-    shows_ready: bool,
     objects: ObjectIndex<ResourceEntry>,
 }
 
@@ -112,14 +109,10 @@ impl Resources {
     /// The watch of a resource reports a change.
     pub(crate) fn take_in(&self, reference: &ResourceRef, change: Change<Workload>) {
         self.change(reference, |watched| {
-            if let Change::Applied(workload) = &change {
-                watched.learn(workload);
-            }
-            let shows_ready = watched.shows_ready;
             watched.objects.take_in(
                 &change,
                 |key| key.namespace,
-                |workload, old| self.entry(workload, None, old, shows_ready),
+                |workload, old| self.entry(reference, workload, None, old),
             );
         });
     }
@@ -129,11 +122,9 @@ impl Resources {
         let shoot = workload.metadata.namespace.as_deref().unwrap_or_default();
         let version = version_of(&workload.metadata);
         self.change(reference, |watched| {
-            watched.learn(workload);
-            let shows_ready = watched.shows_ready;
-            watched.objects.apply(shoot, version, |old| {
-                self.entry(workload, scale, old, shows_ready)
-            });
+            watched
+                .objects
+                .apply(shoot, version, |old| self.entry(reference, workload, scale, old));
         });
     }
 
@@ -146,31 +137,28 @@ impl Resources {
         before: Option<&str>,
         found: Option<&Workload>,
     ) {
-        self.change(reference, |watched| {
-            found.into_iter().for_each(|workload| watched.learn(workload));
-            let shows_ready = watched.shows_ready;
-            let found = found.map(|workload| {
-                let make = |old: Option<&ResourceEntry>| self.entry(workload, None, old, shows_ready);
-                (version_of(&workload.metadata), make)
-            });
-            watched.objects.read(shoot, before, found);
+        let found = found.map(|workload| {
+            let make = |old: Option<&ResourceEntry>| self.entry(reference, workload, None, old);
+            (version_of(&workload.metadata), make)
         });
+        self.change(reference, |watched| watched.objects.read(shoot, before, found));
     }
 
     /// True if only its scale sub-resource shows how many replicas an object has.
     pub(crate) fn needs_scale(&self, reference: &ResourceRef, workload: &Workload) -> bool {
-        let shows_ready = self.of(reference, |watched| watched.shows_ready);
-        needs_scale(workload, shows_ready.unwrap_or_default())
+        let shoot = workload.metadata.namespace.as_deref().unwrap_or_default();
+        let needs = |watched: &WatchedResource| needs_scale(reference, workload, watched.objects.get(shoot));
+        self.of(reference, needs).unwrap_or_default()
     }
 
     fn entry(
         &self,
+        reference: &ResourceRef,
         workload: &Workload,
         scale: Option<&Scale>,
         old: Option<&ResourceEntry>,
-        shows_ready: bool,
     ) -> ResourceEntry {
-        let mut entry = ResourceEntry::of(workload, scale, old, shows_ready);
+        let mut entry = ResourceEntry::of(reference, workload, scale, old);
         if let (Some(predecessor), Observed::Present(seen)) = (self.predecessor, &mut entry.observed) {
             seen.count_as_own(predecessor);
         }
@@ -248,22 +236,11 @@ impl WatchedResource {
         match &self.kind {
             Err(everywhere) => everywhere.clone(),
             Ok(_) if self.objects.is_listed() => {
-                let Some(known) = self.objects.get(shoot) else {
-                    return Observed::Absent;
-                };
-                let mut observed = known.observed.clone();
-                if let (Observed::Present(seen), false) = (&mut observed, self.shows_ready) {
-                    seen.ready = seen.ready.max(known.pods);
-                }
-                observed
+                let known = self.objects.get(shoot);
+                known.map_or(Observed::Absent, |known| known.observed.clone())
             }
             Ok(_) => Self::not_listed(),
         }
-    }
-
-    fn learn(&mut self, workload: &Workload) {
-        let status = workload.status.as_ref().ok();
-        self.shows_ready |= status.is_some_and(|status| status.ready_replicas.is_some());
     }
 
     fn is_listed(&self) -> bool {

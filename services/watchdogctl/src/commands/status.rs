@@ -308,7 +308,11 @@ async fn redraw(
             [(_, latest)] if !has_contexts => WrittenAnswer::new(&latest.borrow().clone()?, &frame)?,
             seeds => WrittenAnswer::new(&several(seeds, &frame), &frame)?,
         };
-        let shown = shown.printed(format)?;
+        let shown = match format {
+            // Each is a document of its own.
+            Format::Yaml => format!("---\n{}", shown.printed(format)?),
+            _ => shown.printed(format)?,
+        };
         match &screen {
             Some(screen) => screen.draw(&shown),
             None if output.print(&shown) => {}

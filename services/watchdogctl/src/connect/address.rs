@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tokio::net::{TcpStream, lookup_host};
 
-use super::Transport;
+use watchdog_client::grpc_client::Connection;
+
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
 use crate::program::Program;
@@ -39,7 +40,7 @@ pub(super) async fn resolved(args: &ConnectArgs, program: Program) -> Result<Vec
 }
 
 /// A connection to one address.
-pub(super) async fn connect(address: &str) -> io::Result<Box<dyn Transport>> {
+pub(super) async fn connect(address: &str) -> io::Result<Box<dyn Connection>> {
     let tcp = TcpStream::connect(address).await?;
     tcp.set_nodelay(true)?;
     Ok(Box::new(tcp))

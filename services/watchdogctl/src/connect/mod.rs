@@ -9,11 +9,15 @@ pub(crate) mod seeds;
 pub(crate) mod tls;
 
 use std::io;
+use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
 use tonic::transport::Channel;
 use watchdog_client::failure::chain;
-use watchdog_client::grpc_client::Dialer;
+use watchdog_client::grpc_client::{CONNECT_TIMEOUT, Connection, Dialer};
 
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
@@ -27,9 +31,8 @@ use tls::CallerCertificate;
 /// The port of the gRPC API in a pod.
 const GRPC_PORT: u16 = 9645;
 
-/// A connection before TLS.
-pub(crate) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
+/// A replica is given this time before the next one is tried beside it. It is enough for a distant seed.
+const HEAD_START: Duration = Duration::from_secs(2);
 
 /// One replica: its name for people, and how to connect to it.
 #[derive(Debug, Clone)]
@@ -129,20 +132,37 @@ impl ProgramDialer {
     pub(crate) async fn channel(&self, program: Program) -> Result<Channel, CommandError> {
         // Now, because an error of this call says more than one within a connection.
         self.replicas(program).await?;
-        let this = self.clone();
-        self.channel_over(program, move |_| this.clone().connect_any(program))
+        let (this, handshakes) = (self.clone(), self.dialer(program)?);
+        let connect = move |_| this.clone().connect_any(program, handshakes.clone());
+        let dialer = Dialer {
+            tls: None,
+            ..self.dialer(program)?
+        };
+        channel_over(&dialer, program, connect)
     }
 
-    /// A connection to the first replica that takes one.
-    async fn connect_any(self, program: Program) -> io::Result<Box<dyn Transport>> {
+    /// A connection to the first replica that takes one and proves who it is: behind a port-forward, a connection to a
+    /// program that crashed or hangs is opened, too.
+    async fn connect_any(self, program: Program, handshakes: Dialer) -> io::Result<Box<dyn Connection>> {
+        let replicas = self.replicas(program).await.map_err(io::Error::other)?;
+        let mut replicas = replicas.into_iter();
+        let mut attempts = FuturesUnordered::new();
         let mut last = io::Error::from(io::ErrorKind::NotFound);
-        for replica in self.replicas(program).await.map_err(io::Error::other)? {
-            match self.connect(&replica).await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
+        loop {
+            let next = replicas.next();
+            let head_start = if next.is_some() {
+                HEAD_START
+            } else {
+                CONNECT_TIMEOUT
+            };
+            attempts.extend(next.map(async |replica| handshakes.secure(self.connect(&replica).await?).await));
+            match timeout(head_start, attempts.next()).await {
+                Ok(Some(Ok(connection))) => return Ok(connection),
+                Ok(Some(Err(error))) => last = error,
+                Ok(None) => return Err(last),
+                Err(_) => {}
             }
         }
-        Err(last)
     }
 
     /// A channel to one replica.
@@ -151,7 +171,8 @@ impl ProgramDialer {
     /// When the names cannot be used.
     pub(crate) fn channel_to(&self, endpoint: &ReplicaEndpoint) -> Result<Channel, CommandError> {
         let (this, endpoint) = (self.clone(), endpoint.clone());
-        self.channel_over(endpoint.program, move |_| {
+        let dialer = self.dialer(endpoint.program)?;
+        channel_over(&dialer, endpoint.program, move |_| {
             let (this, endpoint) = (this.clone(), endpoint.clone());
             async move { this.connect(&endpoint).await }
         })
@@ -161,7 +182,7 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub(crate) async fn connect(&self, endpoint: &ReplicaEndpoint) -> io::Result<Box<dyn Transport>> {
+    pub(crate) async fn connect(&self, endpoint: &ReplicaEndpoint) -> io::Result<Box<dyn Connection>> {
         match &self.forward {
             None => address::connect(&endpoint.name).await,
             Some(forward) => forward.connect(&endpoint.name).await,
@@ -180,21 +201,25 @@ impl ProgramDialer {
         self.args.tls_server_name.clone().unwrap_or_else(of_chart)
     }
 
-    fn channel_over<C, F>(&self, program: Program, connect: C) -> Result<Channel, CommandError>
-    where
-        C: Fn(String) -> F + Clone + Send + 'static,
-        F: Future<Output = io::Result<Box<dyn Transport>>> + Send,
-    {
-        let dialer = Dialer {
+    fn dialer(&self, program: Program) -> Result<Dialer, CommandError> {
+        Ok(Dialer {
             tls: self.certificate.clone()?.map(|certificate| certificate.tls),
             server_name: self.server_name(program),
-        };
-        // Only a placeholder: `connect` knows the address.
-        let authority = format!("{program}:{GRPC_PORT}");
-        dialer.channel_over(&authority, connect).map_err(|error| {
-            CommandError::usage(chain(&error), "correct --tls-server-name, --name or --namespace")
         })
     }
+}
+
+fn channel_over<C, F, S>(dialer: &Dialer, program: Program, connect: C) -> Result<Channel, CommandError>
+where
+    C: Fn(String) -> F + Clone + Send + 'static,
+    F: Future<Output = io::Result<S>> + Send,
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    // Only a placeholder: `connect` knows the address.
+    let authority = format!("{program}:{GRPC_PORT}");
+    dialer.channel_over(&authority, connect).map_err(|error| {
+        CommandError::usage(chain(&error), "correct --tls-server-name, --name or --namespace")
+    })
 }
 
 #[cfg(test)]

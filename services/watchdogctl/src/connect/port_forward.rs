@@ -8,10 +8,11 @@ use kube::Api;
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
 use watchdog_client::failure::chain;
+use watchdog_client::grpc_client::Connection;
 
+use super::GRPC_PORT;
 use super::release::ChartRelease;
 use super::seed::SeedReader;
-use super::{GRPC_PORT, Transport};
 use crate::error::CommandError;
 use crate::pods::{self, ProgramPods};
 use crate::program::Program;
@@ -76,11 +77,14 @@ impl PortForward {
     }
 
     /// A connection to a pod.
-    pub(super) async fn connect(&self, pod: &str) -> io::Result<Box<dyn Transport>> {
+    pub(super) async fn connect(&self, pod: &str) -> io::Result<Box<dyn Connection>> {
         let namespace = &self.release.namespace;
         let pods: Api<Pod> = Api::namespaced(self.seed.client.clone(), namespace);
         let refused = |error: kube::Error| {
-            let why = chain(&error);
+            let why = match &error {
+                kube::Error::Api(status) => status.message.clone(),
+                error => chain(error),
+            };
             io::Error::other(format!(
                 "port-forward to pod {pod}: {why}; it needs get and create on pods/portforward in {namespace}"
             ))
@@ -98,7 +102,7 @@ impl PortForward {
 fn with_reason(
     bytes: DuplexStream,
     error: impl Future<Output = Option<String>> + Send + 'static,
-) -> impl Transport {
+) -> impl Connection {
     let end = async move {
         match error.await {
             Some(error) => Err(io::Error::other(format!("the port-forward ended: {error}"))),

@@ -48,6 +48,26 @@ async fn certificates_of_files_are_used_and_shown_by_check() {
     }
 }
 
+/// As a port-forward does: the connection to a program that crashed or hangs is opened.
+#[tokio::test]
+async fn a_replica_that_hangs_or_closes_is_passed_over() {
+    let authority = TestAuthority::new();
+    let server = serve(&authority).await;
+    let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closes = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addresses = [&hangs, &closes].map(|listener| listener.local_addr().unwrap());
+    let _closing = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            drop(closes.accept().await.unwrap());
+        }
+    }));
+    let [hangs, closes] = addresses.map(|address| format!("--lease-probe {address}"));
+    let (good, tls) = (&server.address, authority.options());
+    let line = format!("{hangs} {closes} --lease-probe {good} {tls} verdicts");
+    assert_parts(&shown(&line).await, &[SHOOT]);
+    fails(&format!("{closes} {hangs} {tls} verdicts"), 3, "lease-probe: ").await;
+}
+
 #[tokio::test]
 async fn a_certificate_that_does_not_fit_is_an_error_that_says_which_option() {
     let (authority, stranger) = (TestAuthority::new(), TestAuthority::new());

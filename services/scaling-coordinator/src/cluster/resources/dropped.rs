@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 
 use super::{ObjectIndex, Resources, WatchedResource};
-use crate::domain::resource_step::has_spec_replicas;
 
 /// The shortest time for which a dropped resource stays watched. Longer than an earlier write can still be under way
 /// and the watch can take to deliver it.
@@ -51,7 +50,6 @@ impl Resources {
                     dropped_at: None,
                     stop,
                     kind: Err(WatchedResource::not_listed()),
-                    shows_ready: has_spec_replicas(reference),
                     objects: ObjectIndex::new(self.signals.clone()),
                 }
             });

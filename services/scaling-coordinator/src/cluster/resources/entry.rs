@@ -1,10 +1,12 @@
 //! One object in the index.
 
 use k8s_openapi::api::autoscaling::v1::Scale;
-use watchdog_api::workload::{RecordedReplicas, Workload, WorkloadStatus};
+use watchdog_api::prober::ResourceRef;
+use watchdog_api::workload::{RecordedReplicas, Workload};
 
 use crate::cluster::object_index::version_of;
 use crate::domain::observed::{Observed, ObservedResource};
+use crate::domain::resource_step::has_spec_replicas;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ResourceEntry {
@@ -12,67 +14,87 @@ pub(super) struct ResourceEntry {
     pub(super) observed: Observed,
     /// True if the object carries meltdown-protection-active, even if the coordinator cannot use the object.
     pub(super) protected: bool,
-    /// The Pods that exist, by the status or by the scale sub-resource.
-    pub(super) pods: i32,
+    /// True once the object has shown that Pods are ready. What is missing from then on is a zero, which controllers
+    /// leave out.
+    has_shown_ready: bool,
+    /// The Pods that exist, by the scale sub-resource.
+    pods: i32,
 }
 
 impl ResourceEntry {
     /// The entry of an object that was known as `old`. Writers that were known stay known: the last annotation of a
     /// watchdog may go together with the change of the replicas, if the watch is quicker than the reconciliation.
     pub(super) fn of(
+        reference: &ResourceRef,
         workload: &Workload,
         scale: Option<&Scale>,
         old: Option<&Self>,
-        shows_ready: bool,
     ) -> Self {
-        let mut observed = observed(workload);
-        let status = workload.status.as_ref().ok();
-        let mut pods = status.and_then(|status| status.replicas).unwrap_or(0);
+        let (mut observed, mut pods) = (observed(workload), 0);
         if let Observed::Present(seen) = &mut observed {
             let known = old.and_then(|old| old.observed.seen());
             if seen.writers.is_none() && known.is_some_and(|known| known.writers.is_some()) {
                 seen.writers = Some(Box::new(workload.writers()));
             }
-            if needs_scale(workload, shows_ready) {
-                seen.replicas = None;
-                pods = complete(seen, scale, old).unwrap_or(pods);
+            if needs_scale(reference, workload, old) {
+                (seen.replicas, pods) = completed(seen, scale, old);
+            }
+            if !shows_ready(reference, workload, old) {
+                // All that exist.
+                let status = workload.status.as_ref().ok();
+                seen.ready = status.and_then(|status| status.replicas).unwrap_or(pods);
             }
         }
         Self {
             uid: workload.metadata.uid.clone(),
             observed,
             protected: workload.is_meltdown_protected(),
+            has_shown_ready: has_shown_ready(reference, workload, old),
             pods,
         }
     }
 }
 
-/// True if only the scale sub-resource shows how many replicas are wanted, or how many Pods exist. `shows_ready` says
-/// that objects of this kind show how many are ready.
-pub(super) fn needs_scale(workload: &Workload, shows_ready: bool) -> bool {
-    let shows_pods = |status: &WorkloadStatus| status.replicas.or(status.ready_replicas).is_some();
-    let lacks_pods = workload.status.as_ref().is_ok_and(|status| !shows_pods(status));
-    matches!(workload.replicas, Ok(None)) || (lacks_pods && !shows_ready)
+fn has_shown_ready(reference: &ResourceRef, workload: &Workload, old: Option<&ResourceEntry>) -> bool {
+    let before = old.filter(|old| old.uid == workload.metadata.uid);
+    has_spec_replicas(reference)
+        || workload.ready_replicas().is_ok_and(|ready| ready > 0)
+        || before.is_some_and(|before| before.has_shown_ready)
 }
 
-/// Adds the replicas that an object does not show: from the scale sub-resource, or as they are known. Those of another
-/// version do not count. Returns the Pods that exist.
-fn complete(
-    seen: &mut ObservedResource,
+/// True if an object shows how many Pods are ready, or has done so. A kind need not.
+fn shows_ready(reference: &ResourceRef, workload: &Workload, old: Option<&ResourceEntry>) -> bool {
+    let status = workload.status.as_ref().ok();
+    status.is_none_or(|status| status.ready_replicas.is_some()) || has_shown_ready(reference, workload, old)
+}
+
+/// True if only the scale sub-resource shows how many replicas are wanted, or how many Pods exist.
+pub(super) fn needs_scale(reference: &ResourceRef, workload: &Workload, old: Option<&ResourceEntry>) -> bool {
+    let status = workload.status.as_ref().ok();
+    let lacks_pods = status.is_some_and(|status| status.replicas.is_none());
+    matches!(workload.replicas, Ok(None)) || (lacks_pods && !shows_ready(reference, workload, old))
+}
+
+/// The wanted replicas and the Pods that exist, of an object that does not show them: from the scale sub-resource, or as
+/// they are known. Those of another version do not count.
+fn completed(
+    seen: &ObservedResource,
     scale: Option<&Scale>,
     known: Option<&ResourceEntry>,
-) -> Option<i32> {
+) -> (Option<i32>, i32) {
     let version = Some(&*seen.resource_version);
     let scale = scale.filter(|scale| scale.metadata.resource_version.as_deref() == version);
     if let Some(scale) = scale {
         // The API server leaves out a zero.
-        seen.replicas = scale.spec.as_ref().map(|spec| spec.replicas.unwrap_or(0));
-        return scale.status.as_ref().map(|status| status.replicas);
+        let replicas = scale.spec.as_ref().map(|spec| spec.replicas.unwrap_or(0));
+        return (
+            replicas,
+            scale.status.as_ref().map_or(0, |status| status.replicas),
+        );
     }
-    let (known, pods) = known.and_then(|known| Some((known.observed.seen()?, known.pods)))?;
-    let is_same = known.resource_version == seen.resource_version;
-    seen.replicas = known.replicas.filter(|_| is_same);
-    is_same.then_some(pods)
+    let is_same = |before: &&ObservedResource| before.resource_version == seen.resource_version;
+    let same = known.and_then(|known| Some((known.observed.seen().filter(is_same)?.replicas, known.pods)));
+    same.unwrap_or_default()
 }
 
 fn observed(workload: &Workload) -> Observed {

@@ -8,7 +8,6 @@ use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 
 use super::*;
 use crate::domain::observed::ObservedResource;
-use crate::domain::resource_step::has_spec_replicas;
 use crate::domain::testing::dependent;
 
 impl Resources {
@@ -23,7 +22,6 @@ impl Resources {
                 "v1",
                 "Deployment",
             ))),
-            shows_ready: has_spec_replicas(reference),
             objects: ObjectIndex::new(self.signals.clone()),
         };
         self.watched.write().insert(reference.clone(), watched);
@@ -227,7 +225,7 @@ fn replicas_come_from_the_scale_of_the_same_version() {
 
 /// Of a kind that may show nothing but its scale sub-resource.
 #[test]
-fn pods_count_as_ready_until_a_kind_shows_how_many_are() {
+fn pods_count_as_ready_until_an_object_shows_how_many_are() {
     let resources = listed_kind(&proxy());
     let seen = |shoot: &str| {
         let observed = resources.observed(&proxy(), shoot);
@@ -247,15 +245,19 @@ fn pods_count_as_ready_until_a_kind_shows_how_many_are() {
     assert_eq!(applied("3", 0, json!({ "replicas": 0 })), (Some(0), 0));
     // Whether Pods exist is only in the scale sub-resource.
     assert_eq!(applied("4", 2, json!({})), (None, 0));
-    // From now on what is missing is a zero.
-    let mut other = workload(
-        "5",
-        json!({ "replicas": 1 }),
-        json!({ "replicas": 1, "readyReplicas": 1 }),
-    );
-    other.metadata.namespace = Some("shoot--b".to_owned());
-    resources.applied(&proxy(), &other, None);
-    assert_eq!(seen("shoot--b"), Some((Some(1), 1)));
+    // From now on what is missing is a zero, of this object.
+    let ready = json!({ "replicas": 2, "readyReplicas": 1 });
+    assert_eq!(applied("5", 2, ready), (Some(2), 1));
     assert_eq!(applied("6", 2, json!({ "replicas": 2 })), (Some(2), 0));
     assert_eq!(applied("7", 2, json!({})), (Some(2), 0));
+    // An explicit zero says nothing about what is missing.
+    let other = |version: &str, status: Value| {
+        let mut other = workload(version, json!({ "replicas": 1 }), status);
+        other.metadata.namespace = Some("shoot--b".to_owned());
+        resources.applied(&proxy(), &other, None);
+        seen("shoot--b").unwrap()
+    };
+    let zero = json!({ "replicas": 1, "readyReplicas": 0 });
+    assert_eq!(other("8", zero), (Some(1), 0));
+    assert_eq!(other("9", json!({ "replicas": 1 })), (Some(1), 1));
 }
