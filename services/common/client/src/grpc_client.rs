@@ -90,7 +90,7 @@ impl Dialer {
     ///
     /// # Errors
     /// When the server name is not a DNS name, or the handshake fails.
-    pub async fn secure<S>(&self, connection: S) -> io::Result<Box<dyn Connection>>
+    pub async fn secure<S>(&self, connection: S) -> io::Result<Box<dyn ByteStream>>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
@@ -105,14 +105,14 @@ impl Dialer {
 }
 
 /// A connection of bytes.
-pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-async fn secured<S: Connection + 'static>(
+async fn secured<S: ByteStream + 'static>(
     connection: S,
     tls: Option<ClientTls>,
     name: ServerName<'static>,
-) -> io::Result<Box<dyn Connection>> {
+) -> io::Result<Box<dyn ByteStream>> {
     let Some(tls) = tls else {
         return Ok(Box::new(connection));
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::net::{TcpStream, lookup_host};
 
-use watchdog_client::grpc_client::Connection;
+use watchdog_client::grpc_client::ByteStream;
 
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
@@ -40,7 +40,7 @@ pub(super) async fn resolved(args: &ConnectArgs, program: Program) -> Result<Vec
 }
 
 /// A connection to one address.
-pub(super) async fn connect(address: &str) -> io::Result<Box<dyn Connection>> {
+pub(super) async fn connect(address: &str) -> io::Result<Box<dyn ByteStream>> {
     let tcp = TcpStream::connect(address).await?;
     tcp.set_nodelay(true)?;
     Ok(Box::new(tcp))

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use watchdog_client::failure::chain;
-use watchdog_client::grpc_client::{CONNECT_TIMEOUT, Connection, Dialer};
+use watchdog_client::grpc_client::{ByteStream, CONNECT_TIMEOUT, Dialer};
 
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
@@ -143,7 +143,7 @@ impl ProgramDialer {
 
     /// A connection to the first replica that takes one and proves who it is: behind a port-forward, a connection to a
     /// program that crashed or hangs is opened, too.
-    async fn connect_any(self, program: Program, handshakes: Dialer) -> io::Result<Box<dyn Connection>> {
+    async fn connect_any(self, program: Program, handshakes: Dialer) -> io::Result<Box<dyn ByteStream>> {
         let replicas = self.replicas(program).await.map_err(io::Error::other)?;
         let mut replicas = replicas.into_iter();
         let mut attempts = FuturesUnordered::new();
@@ -182,7 +182,7 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub(crate) async fn connect(&self, endpoint: &ReplicaEndpoint) -> io::Result<Box<dyn Connection>> {
+    pub(crate) async fn connect(&self, endpoint: &ReplicaEndpoint) -> io::Result<Box<dyn ByteStream>> {
         match &self.forward {
             None => address::connect(&endpoint.name).await,
             Some(forward) => forward.connect(&endpoint.name).await,

@@ -8,7 +8,7 @@ use kube::Api;
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
 use watchdog_client::failure::chain;
-use watchdog_client::grpc_client::Connection;
+use watchdog_client::grpc_client::ByteStream;
 
 use super::GRPC_PORT;
 use super::release::ChartRelease;
@@ -77,7 +77,7 @@ impl PortForward {
     }
 
     /// A connection to a pod.
-    pub(super) async fn connect(&self, pod: &str) -> io::Result<Box<dyn Connection>> {
+    pub(super) async fn connect(&self, pod: &str) -> io::Result<Box<dyn ByteStream>> {
         let namespace = &self.release.namespace;
         let pods: Api<Pod> = Api::namespaced(self.seed.client.clone(), namespace);
         let refused = |error: kube::Error| {
@@ -102,7 +102,7 @@ impl PortForward {
 fn with_reason(
     bytes: DuplexStream,
     error: impl Future<Output = Option<String>> + Send + 'static,
-) -> impl Connection {
+) -> impl ByteStream {
     let end = async move {
         match error.await {
             Some(error) => Err(io::Error::other(format!("the port-forward ended: {error}"))),

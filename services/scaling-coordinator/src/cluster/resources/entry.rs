@@ -75,8 +75,8 @@ pub(super) fn needs_scale(reference: &ResourceRef, workload: &Workload, old: Opt
     matches!(workload.replicas, Ok(None)) || (lacks_pods && !shows_ready(reference, workload, old))
 }
 
-/// The wanted replicas and the Pods that exist, of an object that does not show them: from the scale sub-resource, or as
-/// they are known. Those of another version do not count.
+/// The wanted replicas and the Pods that exist, of an object that does not show them: from the scale sub-resource, or
+/// as they are known. Those of another version do not count.
 fn completed(
     seen: &ObservedResource,
     scale: Option<&Scale>,
