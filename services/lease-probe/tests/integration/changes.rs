@@ -87,7 +87,7 @@ async fn a_shoot_has_its_own_failure_fraction() {
     let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
     assert!((evidence(&lost).threshold - 0.4).abs() < 1e-9, "{lost:?}");
     annotate(Some("40%"));
-    let named = format!("{FAILURE_FRACTION_ANNOTATION} is \"40%\"");
+    let named = format!("{FAILURE_FRACTION_ANNOTATION} of the Shoot or its Cluster is \"40%\"");
     replica.until_said(&alpha, Outcome::Healthy, &named).await;
     annotate(None);
     replica
