@@ -430,3 +430,19 @@ fn a_hundred_thousand_nodes_and_machines_are_matched() {
     assert_eq!(found.outcome, Outcome::LeasesExpired);
     assert_eq!(found.evidence.expired as usize, NODES);
 }
+
+#[test]
+fn fractions_are_of_what_counts_and_of_all_leases() {
+    let fractions = |leases, candidates, expired| {
+        let evidence = Evidence {
+            leases,
+            candidates,
+            expired,
+            ..Evidence::default()
+        };
+        (evidence.fraction(), evidence.eligible_fraction())
+    };
+    assert_eq!(fractions(8, 4, 1), (0.25, Some(0.5)));
+    assert_eq!(fractions(8, 0, 0), (0.0, Some(0.0)));
+    assert_eq!(fractions(0, 0, 0), (0.0, None));
+}
