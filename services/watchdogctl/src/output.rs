@@ -1,6 +1,5 @@
 //! Standard output: plain lines in a pipe, colour and updates in place on a terminal.
 
-use std::borrow::Cow;
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Mutex, PoisonError};
 
@@ -76,15 +75,15 @@ impl<'a> LiveScreen<'a> {
     /// None in a pipe, and for what programs read.
     pub(crate) fn open(output: &'a Output, format: Format) -> Option<Self> {
         (output.size)().filter(|_| format.is_text())?;
-        // The alternate screen, without a cursor.
-        output.print("\x1b[?1049h\x1b[?25l");
+        // The alternate screen, without a cursor and without wrapping: one line is one row, cut by the terminal.
+        output.print("\x1b[?1049h\x1b[?25l\x1b[?7l");
         Some(Self { output })
     }
 
     /// Replaces the screen. Lines end at the edge of the terminal. What does not fit is counted in the last one.
     pub(crate) fn draw(&self, text: &str) {
-        let (columns, rows) = (self.output.size)().unwrap_or((usize::MAX, usize::MAX));
-        let mut lines: Vec<_> = text.lines().map(|line| cut(line, columns)).collect();
+        let rows = (self.output.size)().map_or(usize::MAX, |(_, rows)| rows);
+        let mut lines: Vec<&str> = text.lines().collect();
         let rest;
         if lines.len() > rows {
             let shown = rows.saturating_sub(1);
@@ -93,7 +92,7 @@ impl<'a> LiveScreen<'a> {
                 lines.len() - shown
             );
             lines.truncate(shown);
-            lines.push(cut(&rest, columns));
+            lines.push(&rest);
         }
         // To the end of each line; the terminal is raw neither before nor after. A line break after the last one would
         // move a full screen.
@@ -104,51 +103,6 @@ impl<'a> LiveScreen<'a> {
 
 impl Drop for LiveScreen<'_> {
     fn drop(&mut self) {
-        self.output.print("\x1b[?25h\x1b[?1049l");
-    }
-}
-
-/// A line that fits into these columns. Colours take none.
-fn cut(line: &str, columns: usize) -> Cow<'_, str> {
-    let (mut width, mut is_color) = (0, false);
-    // Where the last column begins.
-    let mut last = 0;
-    for (at, character) in line.char_indices() {
-        if character == '\x1b' {
-            is_color = true;
-        } else if is_color {
-            is_color = character != 'm';
-        } else {
-            width += 1;
-            if width == columns {
-                last = at;
-            }
-        }
-        if width > columns {
-            let shown = line.get(..last).unwrap_or_default();
-            return format!("{shown}…\x1b[0m").into();
-        }
-    }
-    line.into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_ends_at_the_edge_of_the_terminal() {
-        for (line, columns, shown) in [
-            ("shoot--a--b", 80, "shoot--a--b"),
-            ("shoot--a--b", 11, "shoot--a--b"),
-            ("shoot--a--b", 6, "shoot…\x1b[0m"),
-            ("\x1b[31;1mheld\x1b[0m down", 9, "\x1b[31;1mheld\x1b[0m down"),
-            ("\x1b[31;1mheld\x1b[0m down", 5, "\x1b[31;1mheld\x1b[0m…\x1b[0m"),
-            ("\x1b[31;1mheld\x1b[0m down", 3, "\x1b[31;1mhe…\x1b[0m"),
-            ("100\u{a0}%", 4, "100…\x1b[0m"),
-            ("", 0, ""),
-        ] {
-            assert_eq!(cut(line, columns), shown, "{line:?} {columns}");
-        }
+        self.output.print("\x1b[?7h\x1b[?25h\x1b[?1049l");
     }
 }

@@ -15,7 +15,7 @@ use crate::setup_error::SetupError;
 use crate::tls::ClientTls;
 
 /// TCP connect and TLS handshake together.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a server may wait for the client to speak first.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(1);

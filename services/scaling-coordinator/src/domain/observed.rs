@@ -28,6 +28,17 @@ pub struct ObservedResource {
     pub writers: Option<Box<FieldWriters>>,
 }
 
+/// How many Pods of an object are ready. `shown` is its `status.readyReplicas`, which a kind need not have; `pods` is
+/// how many exist.
+pub(crate) fn ready_pods(shown: Option<i32>, has_shown_ready: bool, pods: i32) -> i32 {
+    match shown {
+        Some(ready) => ready,
+        // Controllers leave out a zero.
+        None if has_shown_ready => 0,
+        None => pods,
+    }
+}
+
 impl ObservedResource {
     /// True if the coordinator itself has set meltdown-protection-active, and not another watchdog.
     #[must_use]

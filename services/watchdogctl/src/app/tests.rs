@@ -318,6 +318,10 @@ async fn every_command_has_an_answer_for_programs_or_says_that_it_has_none() {
         let text = until(&line, &mut recording, &output, part).await;
         assert!(text.starts_with('{'), "{command}: {text:?}");
     }
+    let (output, mut recording) = Recording::new(None);
+    let line = format!("{options} status --watch -o yaml");
+    let text = until(&line, &mut recording, &output, "\n---\n").await;
+    assert!(text.starts_with("---\n"), "each update is a document: {text:?}");
     for (command, part) in [
         ("status -o markdown", "only report writes Markdown"),
         ("completion bash -o json", "omit -o"),
@@ -352,13 +356,13 @@ async fn status_keeps_the_last_answer_while_a_program_is_away() {
             "{text:?}"
         );
         if size.is_some() {
-            assert!(text.starts_with("\x1b[?1049h\x1b[?25l\x1b[H"), "{text:?}");
+            assert!(text.starts_with("\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[H"), "{text:?}");
             // A frame is written at once.
             assert_parts(after, &["\x1b[31;1m", "\x1b[K\x1b[J"]);
         } else {
             assert!(!text.contains('\x1b'), "{text:?}");
         }
-        let given_back = recording.text().ends_with("\x1b[?25h\x1b[?1049l");
+        let given_back = recording.text().ends_with("\x1b[?7h\x1b[?25h\x1b[?1049l");
         assert_eq!(given_back, size.is_some(), "the terminal is given back");
     }
 }

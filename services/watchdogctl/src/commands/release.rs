@@ -308,6 +308,22 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
+    async fn a_release_that_is_not_in_time_says_that_no_shoot_is_protected() {
+        let seed = HeldDown::start().await;
+        let lease = json!({
+            "metadata": {"name": "scaling-coordinator-leader"},
+            "spec": {
+                "holderIdentity": "frozen", "leaseDurationSeconds": 3_600,
+                "renewTime": "2026-11-26T21:00:00.000000Z",
+            },
+        });
+        seed.api.create(&keys::LEASES, "watchdog-leases", lease).unwrap();
+        let what = "no shoot is protected any more: the Deployment garden/watchdog-scaling-coordinator is scaled to 0";
+        fails(&seed.command(" --yes --timeout 2s"), 1, what).await;
+        assert_eq!(seed.replicas("garden", COORDINATOR), Some(0));
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
     async fn without_its_rules_it_touches_nothing_and_says_what_is_missing() {
         let seed = HeldDown::start().await;
         let config = seed.folder.path().join("prober.yaml");

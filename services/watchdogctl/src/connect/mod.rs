@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tonic::transport::Channel;
 use watchdog_client::failure::chain;
-use watchdog_client::grpc_client::{ByteStream, CONNECT_TIMEOUT, Dialer};
+use watchdog_client::grpc_client::{ByteStream, Dialer};
 
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
@@ -145,22 +145,26 @@ impl ProgramDialer {
     /// program that crashed or hangs is opened, too.
     async fn connect_any(self, program: Program, handshakes: Dialer) -> io::Result<Box<dyn ByteStream>> {
         let replicas = self.replicas(program).await.map_err(io::Error::other)?;
-        let mut replicas = replicas.into_iter();
+        let mut replicas = replicas.iter();
         let mut attempts = FuturesUnordered::new();
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         loop {
-            let next = replicas.next();
-            let head_start = if next.is_some() {
-                HEAD_START
-            } else {
-                CONNECT_TIMEOUT
+            let ended = match replicas.next() {
+                Some(replica) => {
+                    let connection = self.connect(replica);
+                    attempts.push(async { handshakes.secure(connection.await?).await });
+                    match timeout(HEAD_START, attempts.next()).await {
+                        Ok(ended) => ended,
+                        Err(_) => continue,
+                    }
+                }
+                // Until the whole takes too long.
+                None => attempts.next().await,
             };
-            attempts.extend(next.map(async |replica| handshakes.secure(self.connect(&replica).await?).await));
-            match timeout(head_start, attempts.next()).await {
-                Ok(Some(Ok(connection))) => return Ok(connection),
-                Ok(Some(Err(error))) => last = error,
-                Ok(None) => return Err(last),
-                Err(_) => {}
+            match ended {
+                Some(Ok(connection)) => return Ok(connection),
+                Some(Err(error)) => last = error,
+                None => return Err(last),
             }
         }
     }

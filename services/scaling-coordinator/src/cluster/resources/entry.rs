@@ -5,7 +5,7 @@ use watchdog_api::prober::ResourceRef;
 use watchdog_api::workload::{RecordedReplicas, Workload};
 
 use crate::cluster::object_index::version_of;
-use crate::domain::observed::{Observed, ObservedResource};
+use crate::domain::observed::{Observed, ObservedResource, ready_pods};
 use crate::domain::resource_step::has_spec_replicas;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -31,6 +31,7 @@ impl ResourceEntry {
         old: Option<&Self>,
     ) -> Self {
         let (mut observed, mut pods) = (observed(workload), 0);
+        let has_shown_ready = has_shown_ready(reference, workload, old);
         if let Observed::Present(seen) = &mut observed {
             let known = old.and_then(|old| old.observed.seen());
             if seen.writers.is_none() && known.is_some_and(|known| known.writers.is_some()) {
@@ -39,17 +40,15 @@ impl ResourceEntry {
             if needs_scale(reference, workload, old) {
                 (seen.replicas, pods) = completed(seen, scale, old);
             }
-            if !shows_ready(reference, workload, old) {
-                // All that exist.
-                let status = workload.status.as_ref().ok();
-                seen.ready = status.and_then(|status| status.replicas).unwrap_or(pods);
-            }
+            let status = workload.status.clone().unwrap_or_default();
+            let exist = status.replicas.unwrap_or(pods);
+            seen.ready = ready_pods(status.ready_replicas, has_shown_ready, exist);
         }
         Self {
             uid: workload.metadata.uid.clone(),
             observed,
             protected: workload.is_meltdown_protected(),
-            has_shown_ready: has_shown_ready(reference, workload, old),
+            has_shown_ready,
             pods,
         }
     }
@@ -62,17 +61,14 @@ fn has_shown_ready(reference: &ResourceRef, workload: &Workload, old: Option<&Re
         || before.is_some_and(|before| before.has_shown_ready)
 }
 
-/// True if an object shows how many Pods are ready, or has done so. A kind need not.
-fn shows_ready(reference: &ResourceRef, workload: &Workload, old: Option<&ResourceEntry>) -> bool {
-    let status = workload.status.as_ref().ok();
-    status.is_none_or(|status| status.ready_replicas.is_some()) || has_shown_ready(reference, workload, old)
-}
-
 /// True if only the scale sub-resource shows how many replicas are wanted, or how many Pods exist.
 pub(super) fn needs_scale(reference: &ResourceRef, workload: &Workload, old: Option<&ResourceEntry>) -> bool {
-    let status = workload.status.as_ref().ok();
-    let lacks_pods = status.is_some_and(|status| status.replicas.is_none());
-    matches!(workload.replicas, Ok(None)) || (lacks_pods && !shows_ready(reference, workload, old))
+    let lacks_pods = workload.status.as_ref().is_ok_and(|status| {
+        status.replicas.is_none()
+            && status.ready_replicas.is_none()
+            && !has_shown_ready(reference, workload, old)
+    });
+    matches!(workload.replicas, Ok(None)) || lacks_pods
 }
 
 /// The wanted replicas and the Pods that exist, of an object that does not show them: from the scale sub-resource, or
