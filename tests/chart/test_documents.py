@@ -111,6 +111,29 @@ def test_every_metric_has_its_type():
             assert types[name] == kind, name
 
 
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_metrics_alerts_values_and_targets_that_are_named_exist(document):
+    text = document.read_text()
+    crates = {f"watchdog_{path.parent.name}" for path in (ROOT / "services" / "common").glob("*/Cargo.toml")}
+    declared = {name for source in SOURCES.values() for name in metrics(source)}
+    named = {name.removesuffix("_bucket") for name in re.findall(r"\bwatchdog_\w+", text)}
+    assert named <= declared | crates, named - declared - crates
+    rules = (ROOT / "charts" / "dependency-watchdog" / "rules" / "dependency-watchdog.yaml").read_text()
+    alerts = set(re.findall(r"alert: (\w+)", rules))
+    assert set(re.findall(r"\bDependencyWatchdog\w+", text)) <= alerts
+    table = (ROOT / "charts" / "dependency-watchdog" / "README.md").read_text()
+    values = set(re.findall(r"^\| `([\w.<>]+)` \|", table, re.MULTILINE))
+    keys = {value.split(".")[0] for value in values} - {"<program>"}
+    programs = {"leaseProbe", "scalingCoordinator", "weeder"}
+    for value in re.findall(r"`((?:\w+\.)+\w+)`", text):
+        first, rest = value.split(".", 1)
+        if first in keys | programs and not value.endswith(".rs"):
+            assert any(known.startswith(value) or known == f"<program>.{rest}" for known in values), value
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"(?:`|^)make ([a-z][\w-]*)", text, re.MULTILINE):
+        assert target in targets, target
+
+
 def test_every_option_is_explained():
     files = [ROOT / "services/common/runtime/src/args.rs"]
     files += [ROOT / "services" / service / "src" / "config.rs" for service in SERVICES]
@@ -242,7 +265,8 @@ def test_fixed_limits_are_those_of_the_code():
 
 def test_numbers_in_sentences_are_those_of_the_code():
     api, kube, runtime, certificates = "common/api", "common/kube", "common/runtime", "common/certificates"
-    client, streams, weeder, probe, desk = "common/client", "common/watch-stream", "weeder", "lease-probe", "watchdogctl"
+    client, streams = "common/client", "common/watch-stream"
+    weeder, probe, desk = "weeder", "lease-probe", "watchdogctl"
     ping = number(runtime, "PING_INTERVAL") + number(runtime, "PING_TIMEOUT")
     life, taken_over = number(certificates, "AUTHORITY_RENEW_BEFORE"), number(certificates, "HAND_OVER_BEFORE")
     renewed = number(certificates, "CERTIFICATE_LIFE") // number(certificates, "RENEW_CERTIFICATE_DIVISOR")
