@@ -12,6 +12,7 @@ SOURCES = {path: path.read_text() for path in sorted((ROOT / "services").rglob("
 CONFIGURATION = (ROOT / "docs" / "reference" / "configuration.md").read_text()
 METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text()
 MONITORING = (ROOT / "docs" / "reference" / "monitoring.md").read_text()
+MONTHS = {3: "three", 4: "four"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -108,6 +109,29 @@ def test_every_metric_has_its_type():
     for text in SOURCES.values():
         for name, kind in metrics(text).items():
             assert types[name] == kind, name
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_metrics_alerts_values_and_targets_that_are_named_exist(document):
+    text = document.read_text()
+    crates = {f"watchdog_{path.parent.name}" for path in (ROOT / "services" / "common").glob("*/Cargo.toml")}
+    declared = {name for source in SOURCES.values() for name in metrics(source)}
+    named = {name.removesuffix("_bucket") for name in re.findall(r"\bwatchdog_\w+", text)}
+    assert named <= declared | crates, named - declared - crates
+    rules = (ROOT / "charts" / "dependency-watchdog" / "rules" / "dependency-watchdog.yaml").read_text()
+    alerts = set(re.findall(r"alert: (\w+)", rules))
+    assert set(re.findall(r"\bDependencyWatchdog\w+", text)) <= alerts
+    table = (ROOT / "charts" / "dependency-watchdog" / "README.md").read_text()
+    values = set(re.findall(r"^\| `([\w.<>]+)` \|", table, re.MULTILINE))
+    keys = {value.split(".")[0] for value in values} - {"<program>"}
+    programs = {"leaseProbe", "scalingCoordinator", "weeder"}
+    for value in re.findall(r"`((?:\w+\.)+\w+)`", text):
+        first, rest = value.split(".", 1)
+        if first in keys | programs and not value.endswith(".rs"):
+            assert any(known.startswith(value) or known == f"<program>.{rest}" for known in values), value
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"(?:`|^)make ([a-z][\w-]*)", text, re.MULTILINE):
+        assert target in targets, target
 
 
 def test_every_option_is_explained():
@@ -237,6 +261,90 @@ def test_fixed_limits_are_those_of_the_code():
     ]
     for row in rows:
         assert f"\n{row}" in CONFIGURATION, row
+
+
+def test_numbers_in_sentences_are_those_of_the_code():
+    api, kube, runtime, certificates = "common/api", "common/kube", "common/runtime", "common/certificates"
+    client, streams = "common/client", "common/watch-stream"
+    weeder, probe, desk = "weeder", "lease-probe", "watchdogctl"
+    ping = number(runtime, "PING_INTERVAL") + number(runtime, "PING_TIMEOUT")
+    life, taken_over = number(certificates, "AUTHORITY_RENEW_BEFORE"), number(certificates, "HAND_OVER_BEFORE")
+    renewed = number(certificates, "CERTIFICATE_LIFE") // number(certificates, "RENEW_CERTIFICATE_DIVISOR")
+    place = number(probe, "PLACE_HELD_FOR") + number(probe, "PLACE_CHECKED_EVERY") / 1000
+    small, large = number(probe, "SMALL_ANSWER") >> 10, number(probe, "LARGEST_ANSWER") >> 20
+    silence = number(client, "HEARTBEAT_INTERVAL") * number(client, "SILENCE_LIMIT")
+    sentences = {
+        "reference/api.md": [
+            f"pages of {number(runtime, 'DEFAULT_PAGE')} items, or of `page_size`, at most "
+            f"{number(client, 'MAX_PAGE_SIZE'):,}",
+            f"more than {number(client, 'MAX_SHOOTS'):,} shoots",
+            f"a request of more than {number(runtime, 'MAX_REQUEST_BYTES') >> 10} KiB fails",
+            f"Use a deadline of {number(client, 'CALL_TIMEOUT')} s: a snapshot or list waits at most "
+            f"{number(streams, 'WAIT_FOR_REPLICAS')} s",
+            f"After {silence} s of silence",
+            f"(now() - at) / {number(client, 'DRIFT')},",
+        ],
+        "reference/configuration.md": [
+            f"a mode that ends within {number(api, 'LATEST_END') // 86_400} days",
+            f"up to {number(probe, 'VERSION_TIMEOUT')} s more to find out whether the API server answers",
+            f"at most {number(probe, 'STANDS_STILL') / 1000:g} s",
+            f"after a burst of {number(weeder, 'BURST')}",
+        ],
+        "reference/metrics.md": [
+            f"delays of a timer from {number(runtime, 'SHORTEST_STALL')} s on",
+            f"the TLS handshake took longer than {number(runtime, 'HANDSHAKE_TIMEOUT')} s",
+            f"did not read an answer within {number(runtime, 'TIMEOUT')} s",
+            f"largest clock skew of a node from {number(probe, 'NOTABLE_SKEW') // 1_000_000} s on",
+        ],
+        "reference/watchdogctl.md": [
+            f"follow at most {number(desk, 'MOST_FOLLOWED')} seeds",
+            f"does not answer within {number(desk, 'SEED_TIMEOUT')} s, hides no other",
+            f"has crashed within {number(desk, 'CRASHED_WITHIN') // 60} minutes",
+            f"a replica does not answer within {number(desk, 'TIMEOUT')} s",
+            f"ends within {number(desk, 'SOON_SECONDS') // 86_400} days",
+            f"at least {number(desk, 'MAX_SKEW_SECONDS')} s off the median",
+            f"has not reported for {number(desk, 'STREAM_GRACE')} s",
+            f"takes at least {number('scaling-coordinator', 'LAST_REQUESTS')} s",
+        ],
+        "reference/chart.md": [f"replaced every {renewed} h"],
+        "how-to/runbook.md": [
+            f"lease-probe waits {number(api, 'BACK_OFF_FOR_THROTTLED_REQUESTS')} s to "
+            f"{number(probe, 'LONGEST_THROTTLE') // 60} min",
+            f"more than {number(probe, 'MOST_OBJECTS'):,} leases or nodes",
+        ],
+        "explanation/adr/0001-silence-is-proven-by-what-was-written.md": [
+            f"whose answer took {number(probe, 'HELD_UP')} ms longer than twice the one before",
+            f"lists are at most {number(probe, 'STANDS_STILL') / 1000:g} s apart",
+        ],
+        "explanation/adr/0005-start-and-failure-pace.md": [f"at most {number(probe, 'LONGEST_ABSENCE')} s"],
+        "explanation/adr/0008-look-ahead-of-a-loss.md": [
+            f"if that list takes longer than {number(probe, 'STALE_LIST')} s",
+            f"at most {number(probe, 'NODE_LISTS_AT_ONCE')} such lists start at once",
+            f"is abandoned after {number(probe, 'DEADLINE')} s",
+        ],
+        "explanation/adr/0027-a-slow-reader-costs-a-cursor.md": [
+            f"It reads {number(streams, 'BATCH')} items",
+            f"at least {number(streams, 'MIN_TOMBSTONES'):,},",
+            f"within {ping} s",
+        ],
+        "explanation/adr/0029-answers-share-a-byte-budget.md": [
+            f"grows to {small} KiB without asking",
+            f"a page has at most {large} MiB",
+            f"gives its place up after {number(probe, 'PLACE_HELD_FOR')} s, at most {place:g} s",
+            f"a page is {number(kube, 'LIST_PAGE')} leases",
+            f"at least {number(probe, 'SMALLEST_PAGE')}.",
+        ],
+        "explanation/adr/0031-the-programs-issue-their-own-certificates.md": [
+            f"for {number(certificates, 'CERTIFICATE_LIFE')} h, and replaces it every {renewed} h",
+            f"{MONTHS[life // 720]} months before its end a replica adds the next one, which is trusted for "
+            f"{MONTHS[(life - taken_over) // 720]} months",
+        ],
+    }
+    for page, named in sentences.items():
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", (ROOT / "docs" / page).read_text())
+        text = " ".join(text.split()).lower()
+        for sentence in named:
+            assert sentence.lower() in text, f"{page}: {sentence}"
 
 
 def test_pages_have_the_formula_of_the_expiry_age():

@@ -199,8 +199,9 @@ def test_a_vertical_autoscaler_sets_requests_of_memory_alone():
         assert list(policy["minAllowed"]) == ["memory"]
 
 
-# docs/explanation/performance.md, most resident MiB of one replica that holds all shoots of 20 nodes, in an incident:
-# lease-probe by shoots; scaling-coordinator with 1,000 shoots; weeder with 1,000 Services.
+# Most resident MiB that one replica with all shoots of 20 nodes has ever taken in an incident; today's is less (see
+# docs/explanation/performance.md). lease-probe by shoots; scaling-coordinator with 1,000 shoots; weeder with 1,000
+# Services.
 MEASURED = [("lease-probe", 1_000, 167), ("lease-probe", 5_000, 568), ("lease-probe", 10_000, 2_249)]
 MEASURED += [("scaling-coordinator", 1_000, 126), ("weeder", 500, 30)]
 

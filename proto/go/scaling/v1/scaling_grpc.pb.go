@@ -24,7 +24,7 @@ type ScalingServiceClient interface {
 	// Lists the scaling states of all shoots in pages, ordered by name.
 	ListScaling(ctx context.Context, in *ListScalingRequest, opts ...grpc.CallOption) (*ListScalingResponse, error)
 	// Returns what a direction, down or up, would do to a shoot now, level by level, with a reason for each resource.
-	// Changes nothing. The replica that receives the call answers from its own watches.
+	// Changes nothing. The leader answers from its watches.
 	PlanScaling(ctx context.Context, in *PlanScalingRequest, opts ...grpc.CallOption) (*PlanScalingResponse, error)
 	// Returns the number of shoots by direction, state, hold reason and mode, and the leader.
 	GetSeedSummary(ctx context.Context, in *GetSeedSummaryRequest, opts ...grpc.CallOption) (*GetSeedSummaryResponse, error)
@@ -117,7 +117,7 @@ type ScalingServiceServer interface {
 	// Lists the scaling states of all shoots in pages, ordered by name.
 	ListScaling(context.Context, *ListScalingRequest) (*ListScalingResponse, error)
 	// Returns what a direction, down or up, would do to a shoot now, level by level, with a reason for each resource.
-	// Changes nothing. The replica that receives the call answers from its own watches.
+	// Changes nothing. The leader answers from its watches.
 	PlanScaling(context.Context, *PlanScalingRequest) (*PlanScalingResponse, error)
 	// Returns the number of shoots by direction, state, hold reason and mode, and the leader.
 	GetSeedSummary(context.Context, *GetSeedSummaryRequest) (*GetSeedSummaryResponse, error)
