@@ -294,8 +294,7 @@ fn undecodable(error: &YamlError) -> String {
         YamlError::Budget { .. } | YamlError::AliasReplayLimitExceeded { .. } => "is too large or too deep",
         _ => "is not valid YAML",
     };
-    let at = error.location().unwrap_or(serde_saphyr::Location::UNKNOWN);
-    format!("{what} at line {}, column {}", at.line(), at.column())
+    format!("{what} at {}", yaml::place(error))
 }
 
 fn located(file: &Path, path: &str) -> String {

@@ -1,9 +1,10 @@
 //! The kubeconfig of the seed, which an operator wrote: exec plugins and files too.
 
 use super::document::{Document, FilePart, RefusedFields, Selected, context_names, decode, join, select};
+use super::field::{basic, bearer};
 use super::{ClientCertificate, KubeconfigError, Result, field, refuse};
 use http::Uri;
-use kube::config::{AuthInfo, Cluster};
+use kube::config::{AuthInfo, AuthProviderConfig, Cluster, ExecConfig};
 use rustls_pki_types::CertificateDer;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
@@ -25,9 +26,24 @@ pub struct SeedAccess {
     pub client_certificate: Option<ClientCertificate>,
     /// The cluster, with the data of files that it names.
     pub cluster: Cluster,
-    /// The user, whose token, if any, is one for a header. `tokenFile` and the command of `exec` are absolute, or as
-    /// relative as the name of their kubeconfig.
-    pub user: AuthInfo,
+    /// How the user authenticates beside that.
+    pub user: SeedUser,
+}
+
+/// How a user authenticates beside a certificate: the one of its ways that comes first for client-go. Names of files
+/// are absolute, or as relative as that of their kubeconfig.
+#[derive(Debug)]
+pub enum SeedUser {
+    /// By this `Authorization`, if any.
+    Fixed(Option<SecretString>),
+    /// By a name without a password, as this `Authorization`. No API server accepts it.
+    NameOnly(SecretString),
+    /// By the token in a file, and by the other one while there is none in it.
+    TokenFile(PathBuf, Option<SecretString>),
+    /// By what a program says.
+    Exec(Box<ExecConfig>),
+    /// By what a provider says.
+    Provider(AuthProviderConfig),
 }
 
 /// Reads a file; a parameter, because this crate does no I/O.
@@ -124,9 +140,9 @@ fn checked_cluster(
 }
 
 fn checked_user(
-    mut section: FilePart<AuthInfo>,
+    section: FilePart<AuthInfo>,
     read: ReadFile<'_>,
-) -> Result<(AuthInfo, Option<ClientCertificate>)> {
+) -> Result<(SeedUser, Option<ClientCertificate>)> {
     let user = &section.value;
     let (data, file) = (&user.client_certificate_data, &user.client_certificate);
     let names = ["client-certificate-data", "client-certificate"];
@@ -150,34 +166,47 @@ fn checked_user(
     let key = key.map(|(pem, _)| Zeroizing::new(pem));
     let key = key.as_ref().map(|pem| pem.as_slice());
     let certificate = field::client_certificate(chain.as_deref(), key, [&chain_name, &key_name])?;
-    section.value.token = field::token(&section)?;
-    if let Some(file) = section.value.token_file.take() {
+    Ok((way_of(section, read)?, certificate))
+}
+
+fn way_of(section: FilePart<AuthInfo>, read: ReadFile<'_>) -> Result<SeedUser> {
+    let token = field::token(&section)?;
+    let user = &section.value;
+    let file = user.token_file.as_ref().map(|file| section.folder.join(file));
+    if let Some(file) = &file {
         let name = join(&section.path, "tokenFile");
-        let path = section.folder.join(file);
-        match section.read(&path, &name, read) {
+        match section.read(file, &name, read) {
             Ok(content) => drop(token_of_file(&content, &name)?),
             // As client-go has it, the token is for the time without the file.
-            Err(_) if section.value.token.is_some() => {}
+            Err(_) if token.is_some() => {}
             Err(error) => return Err(error),
         }
-        section.value.token_file = path.to_str().map(str::to_owned);
     }
-    if let Some(exec) = &mut section.value.exec
-        && let Some(command) = &mut exec.command
+    let FilePart {
+        value: user, folder, ..
+    } = section;
+    let fixed = |authorization| SeedUser::Fixed(Some(authorization));
+    Ok(match (user.username, user.password, file, token) {
+        (Some(name), Some(password), ..) => fixed(basic(&name, &password)),
+        (.., Some(file), token) => SeedUser::TokenFile(file, token),
+        (.., Some(token)) => fixed(bearer(&token)),
+        (Some(name), ..) => SeedUser::NameOnly(basic(&name, &SecretString::default())),
+        (None, ..) => match (user.exec, user.auth_provider) {
+            (Some(exec), _) => SeedUser::Exec(Box::new(exec_in(&folder, exec))),
+            (None, Some(provider)) => SeedUser::Provider(provider),
+            (None, None) => SeedUser::Fixed(None),
+        },
+    })
+}
+
+fn exec_in(folder: &Path, mut exec: ExecConfig) -> ExecConfig {
+    if let Some(command) = &mut exec.command
         && command.contains('/')
-        && let Some(path) = section.folder.join(&*command).to_str()
+        && let Some(path) = folder.join(&*command).to_str()
     {
         *command = path.to_owned();
     }
-    if let Some(provider) = &mut section.value.auth_provider {
-        for key in ["id-token", "access-token"] {
-            let name = join(&section.path, &format!("auth-provider.config.{key}"));
-            if let Some(token) = provider.config.get_mut(key) {
-                *token = field::header_text(token, name)?.expose_secret().to_owned();
-            }
-        }
-    }
-    Ok((section.value, certificate))
+    exec
 }
 
 /// The token in a file, without white space around it, as client-go has it.

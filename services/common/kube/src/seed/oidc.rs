@@ -20,10 +20,11 @@ use parking_lot::Mutex;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use tokio::runtime::Handle;
-use watchdog_api::kubeconfig::{PluginCredentials, Variable, proxy_of, token_of_file};
+use watchdog_api::kubeconfig::{PluginCredentials, Variable, basic, bearer, proxy_of, token_of_file};
 use watchdog_certificates::ServerTrust;
 use watchdog_runtime::failure::chain;
 
+use super::renewal::header_of;
 use super::transport::SeedEndpoint;
 use super::{host_authorities, read_file, trust};
 
@@ -217,8 +218,8 @@ impl OidcProvider {
         let secret = self.client_secret.expose_secret();
         if in_header {
             let escaped = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-            let credentials = STANDARD.encode(format!("{}:{}", escaped(&self.client_id), escaped(secret)));
-            request = request.header(AUTHORIZATION, format!("Basic {credentials}"));
+            let credentials = basic(&escaped(&self.client_id), &escaped(secret).into());
+            request = request.header(AUTHORIZATION, header_of(&credentials)?);
         } else {
             form.append_pair("client_id", &self.client_id);
             if !secret.is_empty() {
@@ -242,7 +243,7 @@ impl OidcProvider {
         let mut config = Config::new(server);
         config.default_retry = false;
         let trust = self.trust.clone();
-        let client = SeedEndpoint { config, trust, proxy }.client(None, None)?;
+        let client = SeedEndpoint { config, trust, proxy }.client(None)?;
         let answer = client
             .send(request)
             .await
@@ -259,7 +260,7 @@ fn credentials(token: SecretString, ends: Timestamp) -> anyhow::Result<PluginCre
     let token =
         token.map_err(|error| anyhow!("the {} of auth-provider oidc {}", error.field, error.reason))?;
     Ok(PluginCredentials {
-        token: Some(token),
+        authorization: Some(bearer(&token)),
         client_certificate: None,
         ends: Some(ends),
     })
