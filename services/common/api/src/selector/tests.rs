@@ -3,7 +3,8 @@ use crate::config::{self, ConfigErrors, UnknownFields};
 use std::collections::BTreeMap;
 
 fn read(yaml: &str) -> Result<Selector, ConfigErrors> {
-    let parsed = config::read(yaml.as_bytes(), UnknownFields::Refused, validate);
+    let validated = |file, at: &Section<'_>| Some(validate(file, at));
+    let parsed = config::read(yaml.as_bytes(), UnknownFields::Refused, validated);
     parsed.map(|parsed| parsed.config)
 }
 
