@@ -45,6 +45,8 @@ struct RenewedClient {
 #[derive(Clone)]
 struct CurrentClient {
     client: kube::Client,
+    /// True if its certificate was fetched.
+    has_fetched_certificate: bool,
     authorization: Option<HeaderValue>,
     /// Counts the credentials, because refusals of older ones say nothing about these.
     number: u64,
@@ -100,7 +102,7 @@ impl CredentialSource {
     }
 }
 
-/// What is written down.
+/// Credentials that are written down and stay.
 pub(super) fn fixed(authorization: Option<SecretString>) -> CredentialSource {
     CredentialSource::until_they_end(move || Ok(credentials(authorization.clone())))
 }
@@ -140,7 +142,7 @@ pub(super) fn header_of(credentials: &SecretString) -> anyhow::Result<HeaderValu
 // === impl RenewedClient ===
 
 impl RenewedClient {
-    /// What to use now. While the credentials are good, requests go on with them, however long a renewal takes.
+    /// The client to use now. While its credentials are good, requests go on with them, however long a renewal takes.
     /// Requests wait for new ones, as long as their deadlines allow, only if the old ones are of no use.
     async fn up_to_date(self: Arc<Self>, current: &Arc<Mutex<CurrentClient>>) -> kube::Result<CurrentClient> {
         let mut now = current.lock().await;
@@ -185,7 +187,7 @@ impl RenewedClient {
     ) -> anyhow::Result<CurrentClient> {
         let authorization = fetched.authorization.as_ref().map(header_of).transpose()?;
         let client = match (&fetched.client_certificate, last) {
-            (None, Some(last)) => last.client.clone(),
+            (None, Some(last)) if !last.has_fetched_certificate => last.client.clone(),
             (certificate, _) => {
                 let certificate = certificate.as_ref().or(self.certificate.as_ref());
                 self.endpoint.client(certificate)?
@@ -193,6 +195,7 @@ impl RenewedClient {
         };
         Ok(CurrentClient {
             client,
+            has_fetched_certificate: fetched.client_certificate.is_some(),
             authorization,
             number: last.map_or(0, |last| last.number + 1),
             renew_at: self.renew_at(fetched.ends),

@@ -499,26 +499,6 @@ async fn a_plugin_that_gives_nothing_is_named() {
     assert!(error.contains("the exec plugin true needs a terminal"), "{error}");
 }
 
-/// A plugin that fails once a request is refused: the next one says so.
-#[tokio::test]
-async fn a_plugin_that_fails_later_is_named_by_the_request() {
-    let pki = SeedAuthority::new();
-    let api = api(&pki, |_| false).await;
-    let desk = Desk::new(&pki, &format!("https://{}", api.address));
-    let once = format!(
-        "test ! -e {0} || exit 1; touch {0}; echo '{{\"status\": {{\"token\": \"x\"}}}}'",
-        desk.file("ran").display()
-    );
-    let desk = desk.user(exec(&["/bin/sh", "-c", &once]));
-    let client = desk.connect().await.unwrap();
-    assert_eq!(status(&client).await, 401);
-    let error = client.send(get()).await.unwrap_err();
-    assert!(
-        chain(&error).contains("the exec plugin sh failed (exit status: 1)"),
-        "{error}"
-    );
-}
-
 fn jwt(name: &str, seconds: i64) -> String {
     use base64::Engine as _;
     let payload =

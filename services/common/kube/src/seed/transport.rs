@@ -1,7 +1,5 @@
 //! Connections to the seed: TCP, a proxy, TLS.
 
-use std::error::Error;
-use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use anyhow::Context as _;
@@ -56,8 +54,18 @@ impl SeedEndpoint {
 type SeedConnector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
 fn through(proxy: &Proxy, tcp: HttpConnector, tls: &ClientConfig) -> anyhow::Result<SeedConnector> {
-    let source = proxy.source;
-    let failed = move |error: BoxError| BoxError::from(ProxyFailed { source, error });
+    let named_by = proxy.source;
+    let remedy = match named_by {
+        "proxy-url" => "correct it in the kubeconfig",
+        _ => "correct it, or add the seed's host to NO_PROXY",
+    };
+    let failed = move |error: BoxError| {
+        BoxError::from(ProxyFailed {
+            named_by,
+            remedy,
+            error,
+        })
+    };
     if proxy.address.scheme_str() == Some("socks5") {
         let mut socks = SocksV5::new(proxy.address.clone(), tcp);
         if let Some((name, password)) = &proxy.user {
@@ -68,21 +76,13 @@ fn through(proxy: &Proxy, tcp: HttpConnector, tls: &ClientConfig) -> anyhow::Res
             socks.map_err(move |error| failed(error.into())),
         ));
     }
-    let to_proxy = https(tcp, tls.clone(), None)?;
-    let tunnel = tunnel(proxy, to_proxy)?;
+    let mut tunnel = Tunnel::new(proxy.address.clone(), https(tcp, tls.clone(), None)?);
+    if let Some((name, password)) = &proxy.user {
+        tunnel = tunnel.with_auth(header_of(&basic(name, password))?);
+    }
     Ok(SeedConnector::new(
         tunnel.map_err(move |error| failed(error.into())),
     ))
-}
-
-fn tunnel<C>(proxy: &Proxy, connector: C) -> anyhow::Result<Tunnel<C>> {
-    let tunnel = Tunnel::new(proxy.address.clone(), connector);
-    let Some((name, password)) = &proxy.user else {
-        return Ok(tunnel);
-    };
-    let credentials = header_of(&basic(name, password))
-        .with_context(|| format!("the credentials of {} cannot be sent", proxy.source))?;
-    Ok(tunnel.with_auth(credentials))
 }
 
 fn https<C>(connector: C, tls: ClientConfig, server_name: Option<&str>) -> anyhow::Result<HttpsConnector<C>> {
@@ -113,29 +113,11 @@ fn over(connector: SeedConnector, config: &Config, tls: ClientConfig) -> anyhow:
 }
 
 /// There is no way through a proxy.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("no connection through the proxy of {named_by}; {remedy}")]
 struct ProxyFailed {
-    source: &'static str,
+    named_by: &'static str,
+    remedy: &'static str,
+    #[source]
     error: BoxError,
-}
-
-impl fmt::Display for ProxyFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { source, .. } = self;
-        match *source {
-            "proxy-url" => {
-                f.write_str("no connection through the proxy of proxy-url; correct it in the kubeconfig")
-            }
-            _ => write!(
-                f,
-                "no connection through the proxy of {source}; correct it, or add the seed's host to NO_PROXY"
-            ),
-        }
-    }
-}
-
-impl Error for ProxyFailed {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.error)
-    }
 }
