@@ -24,7 +24,8 @@ const UNITS: [(&str, f64); 8] = [
 const LONGEST: f64 = i64::MAX as f64;
 
 /// Reads a duration in Go's notation: an optional sign and numbers with an optional fraction and a unit each (`ns`,
-/// `us` or `µs`, `ms`, `s`, `m`, `h`), or `0`. A fraction is rounded to nanoseconds, and up to 104 days nothing else is.
+/// `us` or `µs`, `ms`, `s`, `m`, `h`), or `0`. A fraction is rounded to nanoseconds, and up to 104 days nothing else
+/// is.
 ///
 /// # Errors
 /// The text, and why it is not a duration that the watchdog can use.

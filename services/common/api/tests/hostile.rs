@@ -305,16 +305,6 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        decode_all(&bytes);
-    }
-
-    #[test]
-    fn arbitrary_json(value in any_json()) {
-        decode_all(value.to_string().as_bytes());
-    }
-
-    #[test]
     fn damaged_documents(bytes in prop_oneof![
         damaged(CLUSTER), damaged(LEASES), damaged(NODES), damaged(KUBECONFIG), damaged(PROBER), damaged(BAD_PROBER),
         damaged(WEEDER),

@@ -10,7 +10,8 @@ const HOUR: u64 = 60 * MINUTE;
 /// About 104 days: up to here nothing is rounded.
 const EXACT: u64 = 1 << 53;
 
-/// The accepted half of the table of Go's own test (`time_test.go`, TestParseDuration), the negative ones and the longest left out.
+/// The accepted half of the table of Go's own test (`time_test.go`, TestParseDuration), without the negative and the
+/// longest ones.
 const GO_CASES: &[(&str, u64)] = &[
     ("0", 0),
     ("5s", 5 * SECOND),

@@ -146,15 +146,6 @@ fn settings_follow_the_shoot() {
 }
 
 #[test]
-fn only_what_matters_changes_the_settings() {
-    let base = may_continue(&with("/metadata/resourceVersion", json!("1"))).unwrap();
-    let same = may_continue(&with("/spec/shoot/spec/region", json!("eu"))).unwrap();
-    assert_eq!(base, same);
-    let grace = "/spec/shoot/spec/kubernetes/kubeControllerManager/nodeMonitorGracePeriod";
-    assert_ne!(base, may_continue(&with(grace, json!("40s"))).unwrap());
-}
-
-#[test]
 fn reasons_have_a_label_and_a_sentence() {
     use SkipReason::*;
     let plain = [

@@ -87,7 +87,8 @@ bad.podSelectors[0].matchExpression: unknown field";
         ),
         (
             "servicesAndDependantSelectors: {a: {podSelectors: [{matchLabels: {a: b, a: c}}]}}",
-            "line 1, column 73: servicesAndDependantSelectors.a.podSelectors[0].matchLabels: duplicate mapping key: a not allowed here",
+            "line 1, column 73: servicesAndDependantSelectors.a.podSelectors[0].matchLabels: duplicate mapping \
+             key: a not allowed here",
         ),
         (
             "excludeKinds: [null]",
