@@ -86,7 +86,7 @@ pub async fn connect_by_file(
         user,
         ..
     } = access;
-    let source = source_of(user, &cluster, variable)?;
+    let source = source_of(user, &cluster)?;
     let mut config = Config::new(server);
     config.tls_server_name = cluster.tls_server_name;
     finish(&mut config, user_agent)?;
@@ -109,6 +109,11 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     regular_file::read(path, kubeconfig::MAX_BYTES)
 }
 
+/// The fault of a field that names itself.
+fn of_field(error: KubeconfigError) -> anyhow::Error {
+    anyhow!("{} {}", error.field, error.reason)
+}
+
 fn unusable(origin: Option<&str>, error: &KubeconfigError) -> anyhow::Error {
     match origin {
         None => anyhow!("there is no kubeconfig: set {OPTION} or {VARIABLE}"),
@@ -125,22 +130,23 @@ fn files(kubeconfig: Option<&Path>, variable: Variable<'_>) -> (Option<&'static 
     if let Some(path) = kubeconfig {
         return (Some(OPTION), vec![path.to_owned()]);
     }
-    let [named, home] = [VARIABLE, "HOME"].map(variable);
-    let is_named = named.as_ref().is_some_and(|named| !named.is_empty());
-    let files = kubeconfig::default_files(
-        named.as_ref().map(AsRef::as_ref),
-        home.as_ref().map(AsRef::as_ref),
-    );
-    let origin = match files.is_empty() {
-        true => None,
-        false if is_named => Some(VARIABLE),
-        false => Some("the home directory"),
-    };
-    (origin, files)
+    let named = variable(VARIABLE).unwrap_or_default();
+    let named = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty());
+    let named: Vec<_> = named.collect();
+    if !named.is_empty() {
+        return (Some(VARIABLE), named);
+    }
+    match variable("HOME").filter(|home| !home.is_empty()) {
+        Some(home) => (
+            Some("the home directory"),
+            vec![Path::new(&home).join(".kube/config")],
+        ),
+        None => (None, Vec::new()),
+    }
 }
 
 fn proxy(server: &http::Uri, url: Option<&str>, variable: Variable<'_>) -> anyhow::Result<Option<Proxy>> {
-    kubeconfig::proxy_of(server, url, variable).map_err(|error| anyhow!("{} {}", error.field, error.reason))
+    kubeconfig::proxy_of(server, url, variable).map_err(of_field)
 }
 
 async fn in_cluster(user_agent: &str, variable: Variable<'_>) -> anyhow::Result<kube::Client> {
@@ -174,7 +180,7 @@ fn trust_of(access: &SeedAccess) -> anyhow::Result<ServerTrust> {
     }
 }
 
-fn source_of(user: SeedUser, cluster: &Cluster, variable: Variable<'_>) -> anyhow::Result<CredentialSource> {
+fn source_of(user: SeedUser, cluster: &Cluster) -> anyhow::Result<CredentialSource> {
     Ok(match user {
         SeedUser::Fixed(authorization) => renewal::fixed(authorization),
         SeedUser::NameOnly(authorization) => {
@@ -190,7 +196,7 @@ fn source_of(user: SeedUser, cluster: &Cluster, variable: Variable<'_>) -> anyho
             CredentialSource::until_they_end(move || plugin.run())
         }
         SeedUser::Provider(provider) if provider.name == "oidc" => {
-            let provider = OidcProvider::new(&provider.config, variable)?;
+            let provider = OidcProvider::new(&provider.config)?;
             CredentialSource::until_they_end(move || provider.fetch())
         }
         SeedUser::Provider(provider) => {

@@ -8,7 +8,6 @@ use kube::config::{AuthInfo, AuthProviderConfig, Cluster, ExecConfig};
 use rustls_pki_types::CertificateDer;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
-use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -48,20 +47,6 @@ pub enum SeedUser {
 
 /// Reads a file; a parameter, because this crate does no I/O.
 pub type ReadFile<'r> = &'r dyn Fn(&Path) -> io::Result<Vec<u8>>;
-
-/// The files to read where none is named: those of the variable KUBECONFIG, else the one in the home directory.
-#[must_use]
-pub fn default_files(kubeconfig: Option<&OsStr>, home: Option<&OsStr>) -> Vec<PathBuf> {
-    let named = kubeconfig.map(std::env::split_paths).into_iter().flatten();
-    let named: Vec<_> = named.filter(|path| !path.as_os_str().is_empty()).collect();
-    if !named.is_empty() {
-        return named;
-    }
-    let home = home.filter(|home| !home.is_empty());
-    home.map(|home| Path::new(home).join(".kube/config"))
-        .into_iter()
-        .collect()
-}
 
 /// Merges the files as kubectl does and picks a context. Certificates and keys in other files are read.
 ///
@@ -119,12 +104,10 @@ fn checked_cluster(
     read: ReadFile<'_>,
 ) -> Result<(Cluster, Option<Vec<CertificateDer<'static>>>)> {
     let cluster = &section.value;
-    let (data, file) = (
-        &cluster.certificate_authority_data,
-        &cluster.certificate_authority,
-    );
-    let names = ["certificate-authority-data", "certificate-authority"];
-    let Some((pem, name)) = section.pem(data.as_deref(), file.as_deref(), names, read)? else {
+    let data = cluster.certificate_authority_data.as_deref();
+    let file = cluster.certificate_authority.as_deref();
+    let (pem, name) = section.pem("certificate-authority", data, file, read)?;
+    let Some(pem) = pem else {
         return Ok((section.value, None));
     };
     if section.value.insecure_skip_tls_verify == Some(true) {
@@ -145,25 +128,10 @@ fn checked_user(
 ) -> Result<(SeedUser, Option<ClientCertificate>)> {
     let user = &section.value;
     let (data, file) = (&user.client_certificate_data, &user.client_certificate);
-    let names = ["client-certificate-data", "client-certificate"];
-    let chain = section.pem(data.as_deref(), file.as_deref(), names, read)?;
+    let (chain, chain_name) = section.pem("client-certificate", data.as_deref(), file.as_deref(), read)?;
     let data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
-    let key = section.pem(
-        data,
-        user.client_key.as_deref(),
-        ["client-key-data", "client-key"],
-        read,
-    )?;
-    let name = |found: &Option<(_, String)>, field| match found {
-        Some((_, name)) => name.clone(),
-        None => join(&section.path, field),
-    };
-    let [chain_name, key_name] = [
-        name(&chain, "client-certificate-data"),
-        name(&key, "client-key-data"),
-    ];
-    let chain = chain.map(|(pem, _)| pem);
-    let key = key.map(|(pem, _)| Zeroizing::new(pem));
+    let (key, key_name) = section.pem("client-key", data, user.client_key.as_deref(), read)?;
+    let key = key.map(Zeroizing::new);
     let key = key.as_ref().map(|pem| pem.as_slice());
     let certificate = field::client_certificate(chain.as_deref(), key, [&chain_name, &key_name])?;
     Ok((way_of(section, read)?, certificate))
@@ -228,23 +196,21 @@ pub fn token_of_file(content: &[u8], field: &str) -> Result<SecretString> {
 // === impl FilePart ===
 
 impl<T> FilePart<T> {
-    /// The PEM behind a field with data, or else behind one that names a file, and how errors name it.
+    /// The PEM behind `field-data`, or else behind `field`, which names a file; and how errors name it.
     fn pem(
         &self,
+        field: &str,
         data: Option<&str>,
         file: Option<&str>,
-        [data_field, file_field]: [&str; 2],
         read: ReadFile<'_>,
-    ) -> Result<Option<(Vec<u8>, String)>> {
-        if let Some(data) = data {
-            let name = join(&self.path, data_field);
-            return Ok(Some((field::decoded(data, &name)?, name)));
-        }
-        let Some(file) = file else {
-            return Ok(None);
-        };
-        let name = join(&self.path, file_field);
-        Ok(Some((self.read(&self.folder.join(file), &name, read)?, name)))
+    ) -> Result<(Option<Vec<u8>>, String)> {
+        let name = join(&self.path, field);
+        let name_of_data = format!("{name}-data");
+        Ok(match (data, file) {
+            (Some(data), _) => (Some(field::decoded(data, &name_of_data)?), name_of_data),
+            (None, Some(file)) => (Some(self.read(&self.folder.join(file), &name, read)?), name),
+            (None, None) => (None, name_of_data),
+        })
     }
 
     fn read(&self, path: &Path, name: &str, read: ReadFile<'_>) -> Result<Vec<u8>> {

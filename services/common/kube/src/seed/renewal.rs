@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request, StatusCode};
 use jiff::{SignedDuration, Timestamp};
@@ -13,8 +13,8 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, bearer, token_of_file};
 
-use super::read_file;
 use super::transport::SeedEndpoint;
+use super::{of_field, read_file};
 
 /// Credentials are fetched again this long before they end, or half of their life if that is shorter.
 const MARGIN: SignedDuration = SignedDuration::from_mins(1);
@@ -112,7 +112,7 @@ pub(super) fn token_file(path: PathBuf, instead: Option<SecretString>) -> Creden
     let name = format!("the token file {}", path.display());
     let read = move || {
         let content = read_file(&path).with_context(|| format!("{name} cannot be read"))?;
-        token_of_file(&content, &name).map_err(|error| anyhow!("{} {}", error.field, error.reason))
+        token_of_file(&content, &name).map_err(of_field)
     };
     let fetch = move || {
         let token = read().or_else(|error| instead.clone().ok_or(error))?;
@@ -233,6 +233,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
+    use anyhow::anyhow;
     use kube::config::Config;
 
     use super::super::host_authorities;

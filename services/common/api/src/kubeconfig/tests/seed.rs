@@ -2,7 +2,6 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -204,19 +203,4 @@ fn several_files_are_merged_and_the_first_counts() {
         .unwrap()
         .user;
     assert_eq!(authorization(user), format!("Bearer {TOKEN}"));
-}
-
-#[test]
-fn the_files_are_those_of_the_environment() {
-    let files = |kubeconfig: Option<&str>, home: Option<&str>| {
-        default_files(kubeconfig.map(OsStr::new), home.map(OsStr::new))
-    };
-    assert_eq!(
-        files(Some(":/a::b"), Some("/root")),
-        [Path::new("/a"), Path::new("b")]
-    );
-    for empty in [None, Some(""), Some(":")] {
-        assert_eq!(files(empty, Some("/root")), [Path::new("/root/.kube/config")]);
-    }
-    assert!(files(None, None).is_empty());
 }
