@@ -1,7 +1,7 @@
 //! Reading configuration files: serde-saphyr decodes one into its types, and `validate` reports all that is wrong with
 //! their content at once.
 
-use crate::text::cut;
+use crate::text::{cut, printable};
 use crate::{duration, names, yaml};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_path_to_error::{Segment, Track};
@@ -146,12 +146,13 @@ fn item_of(path: &str, index: usize) -> String {
 // === impl ConfigErrors ===
 
 impl ConfigErrors {
-    fn new(mut faults: Vec<String>) -> Self {
+    fn new(faults: Vec<String>) -> Self {
+        let shown = faults.iter().take(MAX_FAULTS);
+        let mut shown: Vec<_> = shown.map(|fault| printable(fault)).collect();
         if faults.len() > MAX_FAULTS {
-            faults.truncate(MAX_FAULTS);
-            faults.push("more errors follow; they are not shown".to_owned());
+            shown.push("more errors follow; they are not shown".to_owned());
         }
-        Self(faults)
+        Self(shown)
     }
 
     /// The same errors, each with the name of the file.

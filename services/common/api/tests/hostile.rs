@@ -230,6 +230,8 @@ fn decode_all(bytes: &[u8]) {
     let weeder = weeder::parse(bytes, UnknownFields::Ignored).err();
     for errors in [prober, weeder].into_iter().flatten() {
         assert!(!errors.lines().is_empty(), "a refusal says why");
+        let is_shown = |line: &String| line.chars().all(is_printable);
+        assert!(errors.lines().iter().all(is_shown), "{errors:?}");
     }
     if let Ok(secret) = serde_json::from_slice::<KubeconfigSecret>(bytes) {
         let _ = secret.kubeconfig();

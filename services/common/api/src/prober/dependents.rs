@@ -90,10 +90,7 @@ pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Vec<Depend
         let dependent = dependent(file, &at)?;
         let at = at.below("ref");
         if let Some(first) = seen.insert(dependent.reference.clone(), at.path().to_owned()) {
-            at.wrong(format_args!(
-                "{} is already named by {first}",
-                dependent.reference
-            ));
+            at.wrong(format_args!("names the same resource as {first}"));
         }
         Some(dependent)
     });

@@ -128,8 +128,7 @@ fn all_faults_of_content_are_reported_at_once() {
         "dependentResourceInfos[1].scaleUp.level: must be from 0 to 1000, not -7",
         "dependentResourceInfos[2].scaleDown.initialDelay: \"1d\" has the unknown unit \"d\"; the units are ns, us, \
          ms, s, m and h",
-        "dependentResourceInfos[2].ref: apps/v1 Deployment kube-controller-manager is already named by \
-         dependentResourceInfos[1].ref",
+        "dependentResourceInfos[2].ref: names the same resource as dependentResourceInfos[1].ref",
         "nodeLeaseFailureFraction: must be more than 0 and at most 1, not 1.5",
         "initialDelay: \"-5s\" is negative; a duration here must be zero or more",
         "probeTimeout: \"30\" has no unit; write it like 30s, 500ms or 1m30s",
