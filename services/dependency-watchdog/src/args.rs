@@ -480,7 +480,7 @@ dependentResourceInfos:
         assert!(matches!(overlap, StartError::Invalid(_)), "{overlap:?}");
         let bad = parse("weeder", "watchDuration: soon\n", &[]).unwrap_err();
         assert!(
-            matches!(&bad, StartError::Invalid(error) if error.to_string().contains("watchDuration: ")),
+            matches!(&bad, StartError::Invalid(error) if error.to_string().contains(":1:16: ")),
             "{bad:?}"
         );
     }

@@ -1,11 +1,20 @@
-//! Reading configuration files: serde-saphyr decodes one into its types, and `validate` reports all that is wrong with
-//! their content at once.
+//! Reading configuration files: serde-saphyr decodes one into its types, and one check reports all that is wrong with
+//! their content. Where something is wrong, the file is read once more to find the places.
 
-use crate::text::{cut, printable};
-use crate::{duration, names, yaml};
+pub use crate::config_error::{ConfigError, ConfigErrors};
+
+use crate::config_error::{item_of, joined};
+use crate::{duration, names, text::cut, yaml};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_path_to_error::{Segment, Track};
-use std::{cell::RefCell, fmt, ops::RangeInclusive, time::Duration};
+use serde_saphyr::Error;
+use serde_saphyr::granit_parser::{Event, Parser, Span};
+use std::{
+    cell::{LazyCell, RefCell},
+    collections::{BTreeSet, HashMap},
+    fmt,
+    time::Duration,
+};
 
 /// Longest duration that a field takes. No setting comes near a day; a longer one is a typing error.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
@@ -13,11 +22,16 @@ const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 /// The least duration that is not zero.
 pub(crate) const POSITIVE: Duration = Duration::from_millis(1);
 
+/// A number or a duration of a file.
+pub(crate) struct Setting<T> {
+    name: &'static str,
+    default: T,
+    least: T,
+    most: T,
+}
+
 /// Most faults that are reported: a file of another kind must not flood the log.
 const MAX_FAULTS: usize = 100;
-
-/// A longer key is quoted and cut: no field has such a name.
-const LONGEST_NAME: usize = 100;
 
 /// The treatment of a field that nobody knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,73 +51,114 @@ pub struct Parsed<T> {
     pub ignored: Option<ConfigErrors>,
 }
 
-/// All that is wrong with a file, a line each: a fault of form with its line, column and field, or all faults of
-/// content, each with its field, such as `dependentResourceInfos[0].ref.kind`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigErrors(Vec<String>);
+/// Fields that a file may have under an older name, and that name.
+const OLDER_NAMES: [(&str, &str); 5] = [
+    ("kubeConfigSecretName", "internalKubeConfigSecretName"),
+    ("backoffJitterFactor", "backOffJitterFactor"),
+    ("nodeLeaseFailureFraction", "leaseFailureThresholdFraction"),
+    (
+        "internalProbeFailureBackOffDuration",
+        "internalProbeFailureBackoffDuration",
+    ),
+    (
+        "internalProbeFailureBackOffDuration",
+        "apiServerProbeFailureBackoffDuration",
+    ),
+];
+
+/// The path to what is wrong, and what is.
+type PathFault = (String, String);
 
 /// The mapping or list of the file that is being checked.
 #[derive(Clone)]
 pub(crate) struct Section<'f> {
-    faults: &'f RefCell<Vec<String>>,
+    faults: &'f RefCell<Vec<PathFault>>,
     path: String,
 }
 
-/// Reads a file into `F`, and makes the configuration of it.
+/// Reads a file into `F`, and checks that.
 ///
 /// # Errors
 /// The first fault of form, or all unknown fields and faults of content.
 pub(crate) fn read<F: DeserializeOwned, T>(
     bytes: &[u8],
     unknown: UnknownFields,
-    validate: impl FnOnce(F, &Section<'_>) -> Option<T>,
+    check: impl FnOnce(F, &Section<'_>) -> Option<T>,
 ) -> Result<Parsed<T>, ConfigErrors> {
-    let failed = |fault| ConfigErrors(vec![fault]);
+    let failed = |error| ConfigErrors::new(vec![error]);
     let text = yaml::text(bytes).map_err(failed)?;
-    let mut unknown_fields = Vec::new();
+    let mut unknown_fields: Vec<PathFault> = Vec::new();
     let mut track = Track::new();
     let file = serde_saphyr::with_deserializer_from_str_with_options(text, yaml::options(), |yaml| {
-        let mut note = |path: serde_ignored::Path<'_>| unknown_fields.push(unknown_field(&shown(&path)));
+        let mut note = |path: serde_ignored::Path<'_>| {
+            let path = shown(&path);
+            let message = unknown_field(&path).to_owned();
+            unknown_fields.push((path, message));
+        };
         let yaml = serde_ignored::Deserializer::new(yaml, &mut note);
         Option::<F>::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track))
     });
-    let file = file.map_err(|error| failed(yaml::fault(&error, &tracked(&track.path()))))?;
-    let file = file.ok_or_else(|| failed("the file is empty".to_owned()))?;
+    let file = file.map_err(|error| {
+        let given_twice = match yaml::cause(&error) {
+            // The type that is read refuses nothing else by itself.
+            Error::Message { .. } => given_twice(text),
+            _ => None,
+        };
+        let of_form = || yaml::fault(&error, &tracked(&track.path()));
+        failed(given_twice.unwrap_or_else(of_form))
+    })?;
+    let file = file.ok_or_else(|| failed(ConfigError::new((1, 1), "", "the file is empty")))?;
     let faults = RefCell::default();
     let root = Section {
         faults: &faults,
         path: String::new(),
     };
-    let config = validate(file, &root);
+    let config = check(file, &root);
     let mut faults = faults.into_inner();
+    // One more than is shown says that there are more.
+    faults.truncate(MAX_FAULTS + 1);
+    unknown_fields.truncate(MAX_FAULTS + 1);
+    let paths = faults.iter().chain(&unknown_fields).map(|(path, _)| path);
+    let names = paths.flat_map(|path| names_of(path));
+    let places = LazyCell::new(move || Places::of(text, names));
+    let mut errors = located(&faults, |path| places.value(path));
+    let mut ignored = located(&unknown_fields, |path| places.key(path));
     if unknown == UnknownFields::Refused {
-        faults.append(&mut unknown_fields);
+        errors.append(&mut ignored);
     }
     match config {
-        Some(config) if faults.is_empty() => Ok(Parsed {
+        Some(config) if errors.is_empty() => Ok(Parsed {
             config,
-            ignored: (!unknown_fields.is_empty()).then(|| ConfigErrors::new(unknown_fields)),
+            ignored: (!ignored.is_empty()).then(|| ConfigErrors::new(ignored)),
         }),
-        _ => Err(ConfigErrors::new(faults)),
+        _ => Err(ConfigErrors::new(errors)),
     }
 }
 
 /// The first fields of the files of dependency-watchdog 0.x.
 const OF_VERSION_0: [&str; 2] = ["probes", "services"];
 
-fn unknown_field(path: &str) -> String {
-    let hint = match OF_VERSION_0.contains(&path) {
-        true => ": this is a file for dependency-watchdog 0.x; see docs/reference/configuration.md",
-        false => "",
-    };
-    format!("{path}: unknown field{hint}")
+fn unknown_field(path: &str) -> &'static str {
+    if OF_VERSION_0.contains(&path) {
+        return "unknown field: this is a file for dependency-watchdog 0.x; see docs/reference/configuration.md";
+    }
+    "unknown field"
 }
 
-pub(crate) const fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
+/// The faults with their places; at most [`MAX_FAULTS`], and one that says that there are more.
+fn located(faults: &[PathFault], place: impl Fn(&str) -> Place) -> Vec<ConfigError> {
+    let faults = faults.iter();
+    let mut errors: Vec<_> = faults
+        .map(|(path, message)| ConfigError::new(place(path), path.clone(), message.clone()))
+        .collect();
+    if let Some(last) = errors.get_mut(MAX_FAULTS) {
+        last.path.clear();
+        "more errors follow; they are not shown".clone_into(&mut last.message);
+    }
+    errors
 }
 
-// === paths ===
+// === paths and places ===
 
 /// The path to the value that could not be read.
 fn tracked(path: &serde_path_to_error::Path) -> String {
@@ -114,7 +169,7 @@ fn tracked(path: &serde_path_to_error::Path) -> String {
     })
 }
 
-/// The path to an unknown field.
+/// A path as errors show it.
 fn shown(path: &serde_ignored::Path<'_>) -> String {
     use serde_ignored::Path;
     match path {
@@ -127,54 +182,151 @@ fn shown(path: &serde_ignored::Path<'_>) -> String {
     }
 }
 
-/// The path to a key below another path.
-fn joined(path: &str, key: &str) -> String {
-    let is_simple = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    let is_name = (1..=LONGEST_NAME).contains(&key.len()) && key.chars().all(is_simple);
-    match (path.is_empty(), is_name) {
-        (true, true) => key.to_owned(),
-        (false, true) => format!("{path}.{key}"),
-        (_, false) => format!("{path}[{:?}]", cut(key)),
-    }
+/// Line and column.
+type Place = (u64, u64);
+
+/// The places of the keys and values with faults, and of all that holds them, by their paths.
+#[derive(Default)]
+struct Places<'p> {
+    wanted: BTreeSet<&'p str>,
+    found: HashMap<String, (Place, Place)>,
 }
 
-/// The path to an item of a list.
-fn item_of(path: &str, index: usize) -> String {
-    format!("{path}[{index}]")
-}
-
-// === impl ConfigErrors ===
-
-impl ConfigErrors {
-    fn new(faults: Vec<String>) -> Self {
-        let shown = faults.iter().take(MAX_FAULTS);
-        let mut shown: Vec<_> = shown.map(|fault| printable(fault)).collect();
-        if faults.len() > MAX_FAULTS {
-            shown.push("more errors follow; they are not shown".to_owned());
+impl<'p> Places<'p> {
+    /// Of the keys and values at these paths.
+    fn of(text: &str, wanted: impl Iterator<Item = &'p str>) -> Self {
+        let mut places = Self {
+            wanted: wanted.collect(),
+            ..Self::default()
+        };
+        let events = Parser::new_from_str(text).map_while(Result::ok);
+        let is_end = |event: &Event<'_>| matches!(event, Event::MappingEnd | Event::SequenceEnd);
+        let mut nodes = events.filter(|(event, _)| event.is_node() || is_end(event));
+        if let Some(root) = nodes.next() {
+            places.add(String::new(), place(&root.1), root, &mut nodes);
         }
-        Self(shown)
+        places
     }
 
-    /// The same errors, each with the name of the file.
-    #[must_use]
-    pub fn with_file(self, file: &str) -> Self {
-        Self(self.0.iter().map(|fault| format!("{file}: {fault}")).collect())
+    /// Adds a node and what is wanted of all that is in it, which comes next. What an alias stands for is at the alias.
+    fn add<'t>(
+        &mut self,
+        path: String,
+        key: Place,
+        (event, span): (Event<'t>, Span),
+        nodes: &mut impl Iterator<Item = (Event<'t>, Span)>,
+    ) {
+        let is_in_it = |wanted: &&str| wanted.len() > path.len() && wanted.starts_with(&path);
+        let holds_wanted = self.wanted.iter().any(is_in_it);
+        match event {
+            _ if !holds_wanted => skip(&event, nodes),
+            Event::MappingStart(..) => {
+                while let Some((name, span)) = nodes.next().filter(|(event, _)| *event != Event::MappingEnd) {
+                    if !matches!(name, Event::Scalar(..)) {
+                        skip(&name, nodes);
+                    }
+                    let Some(value) = nodes.next() else { break };
+                    match name {
+                        Event::Scalar(name, ..) => self.add(joined(&path, &name), place(&span), value, nodes),
+                        // No field has such a name.
+                        _ => skip(&value.0, nodes),
+                    }
+                }
+            }
+            Event::SequenceStart(..) => {
+                let mut index = 0;
+                while let Some(item) = nodes.next().filter(|(event, _)| *event != Event::SequenceEnd) {
+                    self.add(item_of(&path, index), place(&item.1), item, nodes);
+                    index += 1;
+                }
+            }
+            _ => {}
+        }
+        if holds_wanted || self.wanted.contains(path.as_str()) {
+            self.found.insert(path, (key, place(&span)));
+        }
     }
 
-    /// The errors, a line each.
-    #[must_use]
-    pub fn lines(&self) -> &[String] {
-        &self.0
+    fn key(&self, path: &str) -> Place {
+        self.found
+            .get(path)
+            .map_or_else(|| self.value(path), |(key, _)| *key)
+    }
+
+    /// Of a value that is not there, the place of what should hold it.
+    fn value(&self, path: &str) -> Place {
+        if let Some((_, value)) = names_of(path).filter_map(|name| self.found.get(name)).next() {
+            return *value;
+        }
+        let end = path.rfind(['.', '[']).unwrap_or(0);
+        match path.get(..end) {
+            Some(holder) if !path.is_empty() => self.value(holder),
+            _ => (1, 1),
+        }
     }
 }
 
-impl fmt::Display for ConfigErrors {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
+/// The names that the field at a path may have in a file.
+fn names_of(path: &str) -> impl Iterator<Item = &str> {
+    let older = OLDER_NAMES.iter().filter(move |(name, _)| *name == path);
+    [path].into_iter().chain(older.map(|(_, older)| *older))
+}
+
+/// The field that a file has by two of its names.
+fn given_twice(text: &str) -> Option<ConfigError> {
+    let fields = OLDER_NAMES.map(|(name, _)| name);
+    let places = Places::of(text, fields.into_iter().flat_map(names_of));
+    fields.into_iter().find_map(|name| {
+        let place = |name| Some((places.found.get(name)?.0, name));
+        let mut given: Vec<_> = names_of(name).filter_map(place).collect();
+        given.sort_unstable();
+        let (_, first) = given.first()?;
+        let (again, second) = given.get(1)?;
+        Some(ConfigError::new(
+            *again,
+            *second,
+            format!("is given already, as {first}"),
+        ))
+    })
+}
+
+/// Passes over all that is in a node.
+fn skip<'t>(event: &Event<'t>, nodes: &mut impl Iterator<Item = (Event<'t>, Span)>) {
+    let is_start = |event: &Event<'_>| matches!(event, Event::MappingStart(..) | Event::SequenceStart(..));
+    let is_end = |event: &Event<'_>| matches!(event, Event::MappingEnd | Event::SequenceEnd);
+    let mut open = usize::from(is_start(event));
+    while open > 0 {
+        let Some((event, _)) = nodes.next() else { return };
+        open = open + usize::from(is_start(&event)) - usize::from(is_end(&event));
     }
 }
 
-impl std::error::Error for ConfigErrors {}
+fn place(span: &Span) -> Place {
+    (span.start.line() as u64, span.start.col() as u64 + 1)
+}
+
+// === impl Setting ===
+
+impl<N> Setting<N> {
+    pub(crate) const fn number(name: &'static str, default: N, least: N, most: N) -> Self {
+        Self {
+            name,
+            default,
+            least,
+            most,
+        }
+    }
+}
+
+impl Setting<Duration> {
+    pub(crate) const fn duration(name: &'static str, default: Duration, least: Duration) -> Self {
+        Self::number(name, default, least, MAX_DURATION)
+    }
+}
+
+pub(crate) const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
 
 // === impl Section ===
 
@@ -201,12 +353,13 @@ impl Section<'_> {
     }
 
     /// Something is wrong with this mapping, list or value as a whole.
-    pub(crate) fn wrong(&self, message: impl fmt::Display) {
-        self.faults.borrow_mut().push(format!("{}: {message}", self.path));
+    pub(crate) fn wrong(&self, message: impl Into<String>) {
+        let fault = (self.path.clone(), message.into());
+        self.faults.borrow_mut().push(fault);
     }
 
     /// Something is wrong with a field.
-    pub(crate) fn fault(&self, name: &str, message: impl fmt::Display) {
+    pub(crate) fn fault(&self, name: &str, message: impl Into<String>) {
         self.below(name).wrong(message);
     }
 
@@ -219,52 +372,53 @@ impl Section<'_> {
     }
 
     /// The name of a Kubernetes object: a DNS subdomain.
-    pub(crate) fn object_name(&self, name: &str, value: String) -> String {
-        if value.is_empty() {
-            self.fault(name, "must not be empty");
-        } else if !names::is_dns_subdomain(&value) {
-            let rule =
-                "must be the name of an object: lower-case letters, digits, - and ., at most 253 characters";
-            self.fault(name, rule);
+    pub(crate) fn object_name(&self, name: &str, value: String) -> Option<String> {
+        if names::is_dns_subdomain(&value) {
+            return Some(value);
         }
-        value
-    }
-
-    /// A number, by default this one.
-    pub(crate) fn number<N: PartialOrd + fmt::Display>(
-        &self,
-        name: &str,
-        field: Option<N>,
-        default: N,
-        range: RangeInclusive<N>,
-    ) -> N {
-        let value = field.unwrap_or(default);
-        if !range.contains(&value) {
-            let (least, most) = range.into_inner();
-            self.fault(name, format_args!("must be from {least} to {most}, not {value}"));
-        }
-        value
-    }
-
-    /// A duration, by default this one, of at least `least`.
-    pub(crate) fn duration(
-        &self,
-        name: &str,
-        field: Option<String>,
-        default: Duration,
-        least: Duration,
-    ) -> Duration {
-        let Some(text) = field else {
-            return default;
+        let rule = match &*value {
+            "" => "must not be empty",
+            _ => "must be the name of an object: lower-case letters, digits, - and ., at most 253 characters",
         };
-        match duration::parse(&text) {
-            Ok(value) if (least..=MAX_DURATION).contains(&value) => return value,
-            Ok(value) => {
-                let [least, most, value] = [least, MAX_DURATION, value].map(duration::format);
-                self.fault(name, format_args!("must be from {least} to {most}, not {value}"));
-            }
-            Err(error) => self.fault(name, error),
-        }
-        default
+        self.fault(name, rule);
+        None
     }
+
+    /// A number; the default where it is absent or out of range.
+    pub(crate) fn number<N: PartialOrd + fmt::Display>(&self, setting: Setting<N>, field: Option<N>) -> N {
+        let Setting {
+            name,
+            default,
+            least,
+            most,
+        } = setting;
+        match field {
+            None => default,
+            Some(value) if (&least..=&most).contains(&&value) => value,
+            Some(value) => {
+                self.fault(name, format!("must be from {least} to {most}, not {value}"));
+                default
+            }
+        }
+    }
+
+    /// A duration; the default where it is absent or wrong.
+    pub(crate) fn duration(&self, setting: Setting<Duration>, field: Option<String>) -> Duration {
+        let Some(text) = field else {
+            return setting.default;
+        };
+        let message = match duration::parse(&text) {
+            Ok(value) if value < setting.least => out_of_bounds("least", setting.least, &text),
+            Ok(value) if value > setting.most => out_of_bounds("most", setting.most, &text),
+            Ok(value) => return value,
+            Err(error) => error,
+        };
+        self.fault(setting.name, message);
+        setting.default
+    }
+}
+
+fn out_of_bounds(bound: &str, limit: Duration, text: &str) -> String {
+    let limit = duration::format(limit);
+    format!("must be at {bound} {limit}, not {}", cut(text))
 }

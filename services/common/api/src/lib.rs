@@ -19,7 +19,7 @@
 //! | [`prober`], [`weeder`] | `parse(&[u8])` to [`prober::ProberConfig`] and [`weeder::WeederConfig`] |
 //! | [`selector`] | [`selector::Selector`]: label selectors of the weeder's configuration, of kube |
 //! | [`text`] | text from outside, bounded and printable |
-//! | [`config`] | [`config::ConfigErrors`]: all that is wrong in a file |
+//! | [`config`] | [`config::ConfigErrors`]: all that is wrong in a file, with its places |
 //!
 //! Three rules hold throughout:
 //!
@@ -38,6 +38,7 @@
 mod bounded;
 pub mod cluster;
 pub mod config;
+mod config_error;
 pub mod duration;
 pub mod eligibility;
 pub mod kubeconfig;

@@ -13,68 +13,81 @@ use std::collections::BTreeSet;
 ///
 /// Its expressions are sorted and none is repeated, and a label that must have one value is a set of one value: two
 /// selectors that are written differently share their query, and so their watch.
-pub(crate) fn validate(file: LabelSelector, at: &Section<'_>) -> Selector {
+pub(crate) fn validate(file: LabelSelector, at: &Section<'_>) -> Option<Selector> {
     let labels = file.match_labels.unwrap_or_default();
     let list = file.match_expressions.unwrap_or_default();
     if labels.is_empty() && list.is_empty() {
         at.wrong(
             "selects every pod of the namespace; name at least one label in matchLabels or matchExpressions",
         );
+        return None;
     }
     let mut expressions = BTreeSet::new();
+    let at_labels = at.below("matchLabels");
     for (key, value) in labels {
-        let at = at.below("matchLabels").below(&key);
-        check_key(&at, &key);
-        check_value(&at, &value);
-        expressions.insert(Expression::In(key, BTreeSet::from([value])));
+        check_key(&at_labels, &key, &key);
+        let value = label_value(&at_labels.below(&key), value);
+        expressions.extend(value.map(|value| Expression::In(key, BTreeSet::from([value]))));
     }
-    for (index, requirement) in list.into_iter().enumerate() {
-        let at = at.below("matchExpressions").item(index);
-        expressions.extend(expression(requirement, &at));
+    let at = at.below("matchExpressions");
+    for (index, item) in list.into_iter().enumerate() {
+        expressions.extend(expression(item, &at.item(index)));
     }
-    expressions.into_iter().collect()
+    Some(expressions.into_iter().collect())
 }
 
 fn expression(file: LabelSelectorRequirement, at: &Section<'_>) -> Option<Expression> {
-    let LabelSelectorRequirement {
-        key,
-        operator,
-        values,
-    } = file;
-    check_key(&at.below("key"), &key);
-    let values: BTreeSet<String> = values.into_iter().flatten().collect();
-    for value in &values {
-        check_value(&at.below("values"), value);
-    }
-    let wrong = match (operator.as_str(), values.is_empty()) {
-        ("In", false) => return Some(Expression::In(key, values)),
-        ("NotIn", false) => return Some(Expression::NotIn(key, values)),
-        ("Exists", true) => return Some(Expression::Exists(key)),
-        ("DoesNotExist", true) => return Some(Expression::DoesNotExist(key)),
-        ("In" | "NotIn", true) => "needs at least one value",
-        ("Exists" | "DoesNotExist", false) => "takes no values",
-        _ => "must be In, NotIn, Exists or DoesNotExist",
+    // Kubernetes' own type takes what is absent for empty.
+    let required = |name, text: String| at.required(name, Some(text).filter(|text| !text.is_empty()));
+    let key = required("key", file.key).filter(|key| check_key(at, "key", key));
+    let operator = required("operator", file.operator)?;
+    let (at_values, list) = match file.values {
+        Some(list) => (at.below("values"), list),
+        None => (at.clone(), Vec::new()),
     };
-    at.fault("operator", format_args!("{:?}: {wrong}", cut(&operator)));
-    None
+    let list = list.into_iter().enumerate();
+    let value = |(index, value)| label_value(&at_values.item(index), value);
+    let values: BTreeSet<String> = list.filter_map(value).collect();
+    match operator.as_str() {
+        name @ ("In" | "NotIn") if values.is_empty() => {
+            at_values.wrong(format!("the operator {name} needs at least one value"));
+            None
+        }
+        "In" => Some(Expression::In(key?, values)),
+        "NotIn" => Some(Expression::NotIn(key?, values)),
+        name @ ("Exists" | "DoesNotExist") if !values.is_empty() => {
+            at_values.wrong(format!("the operator {name} takes no values"));
+            None
+        }
+        "Exists" => Some(Expression::Exists(key?)),
+        "DoesNotExist" => Some(Expression::DoesNotExist(key?)),
+        other => {
+            let message = format!("must be In, NotIn, Exists or DoesNotExist, not {:?}", cut(other));
+            at.fault("operator", message);
+            None
+        }
+    }
 }
 
-fn check_key(at: &Section<'_>, key: &str) {
-    if !is_label_key(key) {
+fn check_key(at: &Section<'_>, field: &str, key: &str) -> bool {
+    let valid = is_label_key(key);
+    if !valid {
         let shown = cut(key);
-        at.wrong(format_args!(
-            "{shown:?} is not the key of a label, such as app or example.com/role"
-        ));
+        let message = format!("{shown:?} is not the key of a label, such as app or example.com/role");
+        at.fault(field, message);
     }
+    valid
 }
 
-fn check_value(at: &Section<'_>, value: &str) {
-    if !value.is_empty() && !is_label_name(value) {
-        let shown = cut(value);
-        at.wrong(format_args!(
-            "{shown:?} is not the value of a label: letters, digits, -, _ and ., at most 63"
-        ));
+fn label_value(at: &Section<'_>, value: String) -> Option<String> {
+    if value.is_empty() || is_label_name(&value) {
+        return Some(value);
     }
+    let shown = cut(&value);
+    at.wrong(format!(
+        "{shown:?} is not the value of a label: letters, digits, -, _ and ., at most 63"
+    ));
+    None
 }
 
 /// An optional DNS subdomain and a name.

@@ -1,7 +1,7 @@
 //! The configuration of the weeder: the file that Gardener writes for DWD's weeder.
 
 use crate::{
-    config::{self, ConfigErrors, Parsed, Section, UnknownFields, secs},
+    config::{self, ConfigErrors, Parsed, Section, Setting, UnknownFields, secs},
     names,
     selector::{self, Selector},
 };
@@ -47,10 +47,24 @@ struct ServiceFile {
     pod_selectors: Option<Vec<LabelSelector>>,
 }
 
+/// Names of kinds that are worth a question when they are written in lower case or as a plural.
+const KNOWN_KINDS: [&str; 6] = [
+    "DaemonSet",
+    "Deployment",
+    "Etcd",
+    "Job",
+    "ReplicaSet",
+    "StatefulSet",
+];
+
+/// The default is that of DWD, `internal/weeder/config.go`.
+const WATCH_DURATION: Setting<Duration> = Setting::duration("watchDuration", secs(300), secs(1));
+const READY_FOR: Setting<Duration> = Setting::duration("readyFor", secs(0), secs(0));
+
 /// Reads and checks a weeder configuration (YAML or JSON).
 ///
 /// # Errors
-/// The first fault of form, or everything that is wrong with its content.
+/// The first fault of form, or everything that is wrong with its content, each with line and column.
 pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<WeederConfig>, ConfigErrors> {
     config::read(bytes, unknown, validate)
 }
@@ -61,9 +75,8 @@ fn validate(file: WeederFile, at: &Section<'_>) -> Option<WeederConfig> {
         file.services_and_dependant_selectors,
     );
     Some(WeederConfig {
-        // The default is that of DWD, `internal/weeder/config.go`.
-        watch_duration: at.duration("watchDuration", file.watch_duration, secs(300), secs(1)),
-        ready_for: at.duration("readyFor", file.ready_for, secs(0), secs(0)),
+        watch_duration: at.duration(WATCH_DURATION, file.watch_duration),
+        ready_for: at.duration(READY_FOR, file.ready_for),
         exclude_kinds: kinds(file.exclude_kinds.unwrap_or_default(), at),
         delete_pods_without_controller: file.delete_pods_without_controller.unwrap_or(false),
         delete_pods_of_jobs: file.delete_pods_of_jobs.unwrap_or(false),
@@ -73,16 +86,21 @@ fn validate(file: WeederFile, at: &Section<'_>) -> Option<WeederConfig> {
 
 /// A pod names its controller, and that of a Deployment's pod is a ReplicaSet.
 fn kinds(list: Vec<String>, at: &Section<'_>) -> BTreeSet<String> {
-    let at = at.below("excludeKinds");
-    for (index, kind) in list.iter().enumerate() {
+    let mut kinds = BTreeSet::new();
+    for (index, kind) in list.into_iter().enumerate() {
+        let at = at.below("excludeKinds").item(index);
         if kind == "Deployment" {
-            let wrong = "is not the kind of a pod's controller; the controller of a Deployment's pods is a ReplicaSet";
-            at.item(index).wrong(wrong);
-        } else if !names::is_kind(kind) {
-            at.item(index).wrong("must be a kind, such as StatefulSet");
+            at.wrong("is not the kind of a pod's controller; the controller of a Deployment's pods is a ReplicaSet");
+        } else if !names::is_kind(&kind) {
+            let same = |known: &&str| kind.trim_end_matches('s').eq_ignore_ascii_case(known);
+            let hint = KNOWN_KINDS.into_iter().find(same);
+            let hint = hint.map_or_else(String::new, |known| format!("; did you mean {known:?}?"));
+            at.wrong(format!("must be a kind, such as StatefulSet{hint}"));
+        } else {
+            kinds.insert(kind);
         }
     }
-    list.into_iter().collect()
+    kinds
 }
 
 fn validate_services(
@@ -93,15 +111,17 @@ fn validate_services(
     if services.is_empty() {
         at.wrong("must name at least one service");
     }
-    let valid = services.into_iter().filter_map(|(name, service)| {
+    let mut valid = BTreeMap::new();
+    for (name, service) in services {
         let at = at.below(&name);
         if !names::is_dns_label(&name) {
             at.wrong("the name of a service has lower-case letters, digits and -, and at most 63 characters");
         }
-        let list = at.required("podSelectors", service.pod_selectors)?;
-        Some((name, selectors(list, &at.below("podSelectors"))))
-    });
-    valid.collect()
+        if let Some(list) = at.required("podSelectors", service.pod_selectors) {
+            valid.insert(name, selectors(list, &at.below("podSelectors")));
+        }
+    }
+    valid
 }
 
 fn selectors(list: Vec<LabelSelector>, at: &Section<'_>) -> Vec<Selector> {
@@ -109,7 +129,7 @@ fn selectors(list: Vec<LabelSelector>, at: &Section<'_>) -> Vec<Selector> {
         at.wrong("must hold at least one selector");
     }
     let items = list.into_iter().enumerate();
-    let valid = items.map(|(index, item)| selector::validate(item, &at.item(index)));
+    let valid = items.filter_map(|(index, item)| selector::validate(item, &at.item(index)));
     valid.collect()
 }
 

@@ -16,7 +16,7 @@ use hostile_documents::{hostile_texts, pointers, variants};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use watchdog_api::cluster::Cluster;
-use watchdog_api::config::UnknownFields;
+use watchdog_api::config::{ConfigError, UnknownFields};
 use watchdog_api::eligibility::{may_continue, may_start};
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::list::{Item, ItemList, ListError};
@@ -228,10 +228,14 @@ fn decode_all(bytes: &[u8]) {
     let _ = kubeconfig::of_seed(&["seed".into()], None, &|_| Ok(bytes.to_vec()));
     let prober = prober::parse(bytes, UnknownFields::Refused).err();
     let weeder = weeder::parse(bytes, UnknownFields::Ignored).err();
+    let lines = bytes.split(|byte| *byte == b'\n').count() as u64;
     for errors in [prober, weeder].into_iter().flatten() {
-        assert!(!errors.lines().is_empty(), "a refusal says why");
-        let is_shown = |line: &String| line.chars().all(is_printable);
-        assert!(errors.lines().iter().all(is_shown), "{errors:?}");
+        let errors = errors.errors();
+        assert!(!errors.is_empty(), "a refusal says why");
+        let inside = |error: &ConfigError| (1..=lines + 1).contains(&error.line) && error.column >= 1;
+        assert!(errors.iter().all(inside), "{errors:?}");
+        let is_shown = |error: &ConfigError| error.to_string().chars().all(is_printable);
+        assert!(errors.iter().all(is_shown), "{errors:?}");
     }
     if let Ok(secret) = serde_json::from_slice::<KubeconfigSecret>(bytes) {
         let _ = secret.kubeconfig();
@@ -305,6 +309,16 @@ fn replaced(text: &'static str) -> impl Strategy<Value = Value> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        decode_all(&bytes);
+    }
+
+    #[test]
+    fn arbitrary_json(value in any_json()) {
+        decode_all(value.to_string().as_bytes());
+    }
 
     #[test]
     fn damaged_documents(bytes in prop_oneof![

@@ -98,6 +98,48 @@ fn a_lease_that_cannot_be_used_hides_no_other() {
 }
 
 #[test]
+fn an_empty_list_is_one_and_a_refusal_is_none() {
+    for file in ["leases/empty.json", "leases/items-null.json"] {
+        assert!(
+            LeaseItem::page::<500>(&read(file)).unwrap().items.is_empty(),
+            "{file}"
+        );
+    }
+    assert!(LeaseItem::page::<500>(&read("leases/namespace-gone.json")).is_err());
+    for file in ["leases/six.json", "leases/old-and-quarter-lost.json"] {
+        let bytes = read(file);
+        let list = LeaseItem::page::<500>(&bytes).unwrap();
+        assert!(
+            list.items
+                .iter()
+                .all(|item| item.ok().is_some_and(|lease| lease.renew_time.is_some()))
+        );
+        assert_eq!(list.items.len(), 6, "{file}");
+    }
+}
+
+/// kops had thousands of leases whose nodes were gone.
+#[test]
+fn orphans_hide_no_lease() {
+    let mut list: serde_json::Value = serde_json::from_slice(&read("leases/six.json")).unwrap();
+    let items = list["items"].as_array_mut().unwrap();
+    let orphans = (0..300).map(|number| {
+        let mut orphan = items[0].clone();
+        orphan["metadata"]["name"] = format!("ip-10-0-{number}.gone").into();
+        orphan["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("ownerReferences");
+        orphan
+    });
+    let orphans: Vec<_> = orphans.collect();
+    items.splice(3..3, orphans);
+    let bytes = list.to_string().into_bytes();
+    let page = LeaseItem::page::<500>(&bytes).unwrap();
+    assert_eq!(page.items.iter().filter(|item| item.ok().is_some()).count(), 306);
+}
+
+#[test]
 fn nodes_and_machines_are_read_as_they_are() {
     let nodes = |name: &str| {
         let bytes = read(&format!("nodes/{name}.json"));
@@ -152,26 +194,31 @@ fn errors(file: &str) -> Vec<String> {
         true => prober::parse(&bytes, UnknownFields::Refused).map(drop),
         false => weeder::parse(&bytes, UnknownFields::Refused).map(drop),
     };
-    let errors = outcome.err();
-    errors.map(|errors| errors.lines().to_vec()).unwrap_or_default()
+    let shown = |errors: watchdog_api::config::ConfigErrors| {
+        errors.errors().iter().map(ToString::to_string).collect()
+    };
+    outcome.err().map(shown).unwrap_or_default()
 }
 
 #[test]
-fn configurations_of_older_versions_are_accepted_or_refused_with_the_field_to_change() {
+fn configurations_of_older_versions_are_accepted_or_refused_with_the_line_to_change() {
     for file in ["prober-self-hosted", "prober-v0.9-two-endpoints"] {
         assert_eq!(errors(file), Vec::<String>::new(), "{file}");
     }
     for (file, expected) in [
-        ("prober-alpha-backoff-duration", "backOffDuration: unknown field"),
+        (
+            "prober-alpha-backoff-duration",
+            "7:1: backOffDuration: unknown field",
+        ),
         ("prober-gardener-null", "dependentResourceInfos"),
         (
             "prober-v0-scale-ref",
-            "probes: unknown field: this is a file for dependency-watchdog 0.x",
+            "4:1: probes: unknown field: this is a file for dependency-watchdog 0.x",
         ),
         ("weeder-gardener-null", "servicesAndDependantSelectors"),
         (
             "weeder-v0-dependant-pods",
-            "services: unknown field: this is a file for dependency-watchdog 0.x",
+            "3:1: services: unknown field: this is a file for dependency-watchdog 0.x",
         ),
     ] {
         let found = errors(file);

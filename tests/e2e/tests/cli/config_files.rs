@@ -33,16 +33,13 @@ fn check(binary: &str, content: &str, arguments: &[&str]) -> (Option<i32>, Strin
 }
 
 #[test]
-fn the_files_that_gardener_deploys_load_unchanged_and_a_bad_one_says_why() {
+fn the_files_that_gardener_deploys_load_unchanged_and_a_bad_one_says_where() {
     for (binary, file) in ALL {
         let (code, errors) = check(binary, file, &[]);
         assert_eq!(code, Some(0), "{binary}: {errors}");
         let (code, errors) = check(binary, "fromTheFuture: 1\n", &[]);
         assert_eq!(code, Some(2), "{binary}: {errors}");
-        assert!(
-            errors.contains("config.yaml: fromTheFuture: unknown field"),
-            "{binary}: {errors}"
-        );
+        assert!(errors.contains("config.yaml:1:1: "), "{binary}: {errors}");
     }
 }
 

@@ -294,7 +294,8 @@ fn undecodable(error: &YamlError) -> String {
         YamlError::Budget { .. } | YamlError::AliasReplayLimitExceeded { .. } => "is too large or too deep",
         _ => "is not valid YAML",
     };
-    format!("{what} at {}", yaml::place(error))
+    let at = error.location().unwrap_or(serde_saphyr::Location::UNKNOWN);
+    format!("{what} at line {}, column {}", at.line(), at.column())
 }
 
 fn located(file: &Path, path: &str) -> String {

@@ -1,12 +1,12 @@
 //! `dependentResourceInfos`: what is scaled, and in which order.
 
 use crate::{
-    config::{POSITIVE, Section, secs},
+    config::{POSITIVE, Section, Setting, secs},
     names,
     text::cut,
 };
 use serde::Deserialize;
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 /// A workload that is scaled down when a shoot's nodes are cut off, and restored afterwards.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,61 +78,91 @@ struct ScaleFile {
 const MAX_DEPENDENTS: usize = 100;
 const MAX_REPLICAS: i32 = 10_000;
 
-pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Vec<DependentResource> {
-    if list.is_empty() || list.len() > MAX_DEPENDENTS {
-        let message = format_args!("must name 1 to {MAX_DEPENDENTS} resources, not {}", list.len());
-        at.wrong(message);
-        return Vec::new();
+// As in DWD, `internal/prober/config.go`, which reads an absent level as 0.
+const LEVEL: Setting<i32> = Setting::number("level", 0, 0, 1_000);
+const INITIAL_DELAY: Setting<Duration> = Setting::duration("initialDelay", secs(0), secs(0));
+const TIMEOUT: Setting<Duration> = Setting::duration("timeout", secs(30), POSITIVE);
+
+pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Option<Vec<DependentResource>> {
+    let at = at.below("dependentResourceInfos");
+    if list.is_empty() {
+        at.wrong("must name at least one resource");
     }
-    let mut seen = BTreeMap::new();
-    let dependents = list.into_iter().enumerate().filter_map(|(index, file)| {
-        let at = at.item(index);
-        let dependent = dependent(file, &at)?;
-        let at = at.below("ref");
-        if let Some(first) = seen.insert(dependent.reference.clone(), at.path().to_owned()) {
-            at.wrong(format_args!("names the same resource as {first}"));
+    if list.len() > MAX_DEPENDENTS {
+        at.wrong(format!(
+            "must name at most {MAX_DEPENDENTS} resources, not {}",
+            list.len()
+        ));
+        return None;
+    }
+    let mut seen: Vec<(usize, ResourceRef)> = Vec::new();
+    let mut dependents = Vec::with_capacity(list.len());
+    for (index, value) in list.into_iter().enumerate() {
+        let at_item = at.item(index);
+        let optional = optional(value.optional, value.should_exist, &at_item);
+        let scale_up = at_item.required("scaleUp", value.scale_up);
+        let scale_up = scale_up.map(|scale| scale_info("scaleUp", scale, 1, &at_item));
+        let scale_down = at_item.required("scaleDown", value.scale_down);
+        let scale_down = scale_down.map(|scale| scale_info("scaleDown", scale, 0, &at_item));
+        let reference = at_item.required("ref", value.r#ref);
+        let at_reference = at_item.below("ref");
+        let Some(reference) = reference.and_then(|written| checked_reference(written, &at_reference)) else {
+            continue;
+        };
+        if let Some((first, _)) = seen.iter().find(|(_, known)| *known == reference) {
+            let first = at.item(*first).below("ref");
+            at_reference.wrong(format!("{reference} is already named by {}", first.path()));
+            continue;
         }
-        Some(dependent)
-    });
-    dependents.collect()
+        seen.push((index, reference.clone()));
+        if let (Some(scale_up), Some(scale_down)) = (scale_up, scale_down) {
+            dependents.push(DependentResource {
+                reference,
+                optional,
+                scale_up,
+                scale_down,
+            });
+        }
+    }
+    Some(dependents)
 }
 
-fn dependent(file: DependentFile, at: &Section<'_>) -> Option<DependentResource> {
-    if file.optional.is_some() && file.should_exist.is_some() {
+fn optional(optional: Option<bool>, should_exist: Option<bool>, at: &Section<'_>) -> bool {
+    if optional.is_some() && should_exist.is_some() {
         let message = "is the older, opposite name of \"optional\", which is also set; remove it";
         at.fault("shouldExist", message);
     }
-    let optional = file.optional.unwrap_or(file.should_exist == Some(false));
-    let reference = at.required("ref", file.r#ref);
-    let reference = reference.and_then(|reference| checked_reference(reference, &at.below("ref")));
-    let scale_up = at.required("scaleUp", file.scale_up);
-    let scale_up = scale_up.map(|scale| scale_info(scale, 1, &at.below("scaleUp")));
-    let scale_down = at.required("scaleDown", file.scale_down);
-    let scale_down = scale_down.map(|scale| scale_info(scale, 0, &at.below("scaleDown")));
-    Some(DependentResource {
-        reference: reference?,
-        optional,
-        scale_up: scale_up?,
-        scale_down: scale_down?,
-    })
+    optional.unwrap_or(should_exist == Some(false))
 }
 
-fn checked_reference(file: RefFile, at: &Section<'_>) -> Option<ResourceRef> {
-    let text = |name, field: Option<String>, rule: fn(&str) -> bool, wanted| {
-        let text = at.required(name, field)?;
-        if !rule(&text) {
-            at.fault(name, format_args!("must be {wanted}, not {:?}", cut(&text)));
-        }
-        Some(text)
-    };
-    let api_version = text("apiVersion", file.api_version, is_api_version, "like apps/v1");
-    let kind = text("kind", file.kind, names::is_kind, "like Deployment");
-    let name = at.required("name", file.name);
+fn checked_reference(written: RefFile, at: &Section<'_>) -> Option<ResourceRef> {
+    let api_version = at.required("apiVersion", written.api_version);
+    let kind = at.required("kind", written.kind);
+    let name = at.required("name", written.name);
+    let api_version =
+        api_version.and_then(|text| checked(at, "apiVersion", text, is_api_version, "like apps/v1"));
+    let kind = kind.and_then(|text| checked(at, "kind", text, names::is_kind, "like Deployment"));
+    let name = name.and_then(|name| at.object_name("name", name));
     Some(ResourceRef {
         api_version: api_version?,
         kind: kind?,
-        name: at.object_name("name", name?),
+        name: name?,
     })
+}
+
+fn checked(
+    at: &Section<'_>,
+    field: &str,
+    text: String,
+    rule: fn(&str) -> bool,
+    wanted: &str,
+) -> Option<String> {
+    if rule(&text) {
+        return Some(text);
+    }
+    let message = format!("must be {wanted}, not {:?}", cut(&text));
+    at.fault(field, message);
+    None
 }
 
 /// `group/version`, or a version of the core group.
@@ -149,16 +179,17 @@ fn is_api_version(text: &str) -> bool {
     is_version && group.is_none_or(names::is_dns_subdomain)
 }
 
-/// As in DWD, `internal/prober/config.go`, which reads an absent level as 0.
-fn scale_info(file: ScaleFile, least_replicas: i32, at: &Section<'_>) -> ScaleInfo {
-    let range = least_replicas..=MAX_REPLICAS;
-    let replicas = file.replicas;
-    let replicas = replicas.map(|replicas| at.number("replicas", Some(replicas), 0, range));
+fn scale_info(field: &str, scale: ScaleFile, least_replicas: i32, at: &Section<'_>) -> ScaleInfo {
+    let at = at.below(field);
+    let replicas = |replicas| {
+        let range = Setting::number("replicas", least_replicas, least_replicas, MAX_REPLICAS);
+        at.number(range, Some(replicas))
+    };
     ScaleInfo {
-        level: at.number("level", file.level, 0, 0..=1_000),
-        initial_delay: at.duration("initialDelay", file.initial_delay, secs(0), secs(0)),
-        timeout: at.duration("timeout", file.timeout, secs(30), POSITIVE),
-        replicas,
+        level: at.number(LEVEL, scale.level),
+        initial_delay: at.duration(INITIAL_DELAY, scale.initial_delay),
+        timeout: at.duration(TIMEOUT, scale.timeout),
+        replicas: scale.replicas.map(replicas),
     }
 }
 

@@ -2,6 +2,7 @@ use super::*;
 
 const GARDENER: &str = include_str!("../../tests/fixtures/prober-gardener.yaml");
 const OLDER: &str = include_str!("../../tests/fixtures/prober-older-names.yaml");
+const FAULTS: &str = include_str!("../../tests/fixtures/prober-faults.txt");
 const BAD: &str = include_str!("../../tests/fixtures/prober-bad.yaml");
 
 fn parse(bytes: &[u8]) -> Result<ProberConfig, ConfigErrors> {
@@ -12,8 +13,23 @@ fn config(text: &str) -> ProberConfig {
     parse(text.as_bytes()).unwrap()
 }
 
+/// `line:column: path: message` of each error.
+fn shown(errors: &ConfigErrors) -> Vec<String> {
+    errors.errors().iter().map(ToString::to_string).collect()
+}
+
 fn errors(text: &str) -> Vec<String> {
-    parse(text.as_bytes()).unwrap_err().lines().to_vec()
+    shown(&parse(text.as_bytes()).unwrap_err())
+}
+
+/// A valid file with one line put before it.
+fn with(line: &str) -> Vec<String> {
+    let rest = GARDENER
+        .lines()
+        .filter(|kept| !kept.starts_with("probeInterval"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    errors(&format!("{line}\n{rest}\n"))
 }
 
 fn deployment(name: &str) -> ResourceRef {
@@ -114,132 +130,114 @@ fn the_same_file_as_json_is_the_same_configuration() {
 }
 
 #[test]
-fn all_faults_of_content_are_reported_at_once() {
+fn all_faults_of_content_are_reported_at_once_with_their_places() {
     let expected = [
-        "kubeConfigSecretName: must be the name of an object: lower-case letters, digits, - and ., at most 253 \
+        "1:23: kubeConfigSecretName: must be the name of an object: lower-case letters, digits, - and ., at most 253 \
          characters",
-        "dependentResourceInfos[0].ref.apiVersion: must be like apps/v1, not \"apps\"",
-        "dependentResourceInfos[0].ref.kind: must be like Deployment, not \"deployment\"",
-        "dependentResourceInfos[0].ref.name: must not be empty",
-        "dependentResourceInfos[0].scaleUp.level: must be from 0 to 1000, not -1",
-        "dependentResourceInfos[0].scaleUp.timeout: must be from 1ms to 24h0m0s, not 0s",
-        "dependentResourceInfos[0].scaleDown: is required",
-        "dependentResourceInfos[1].scaleUp.replicas: must be from 1 to 10000, not 0",
-        "dependentResourceInfos[1].scaleUp.level: must be from 0 to 1000, not -7",
-        "dependentResourceInfos[2].scaleDown.initialDelay: \"1d\" has the unknown unit \"d\"; the units are ns, us, \
-         ms, s, m and h",
-        "dependentResourceInfos[2].ref: names the same resource as dependentResourceInfos[1].ref",
-        "nodeLeaseFailureFraction: must be more than 0 and at most 1, not 1.5",
-        "initialDelay: \"-5s\" is negative; a duration here must be zero or more",
-        "probeTimeout: \"30\" has no unit; write it like 30s, 500ms or 1m30s",
-        "backoffJitterFactor: must be from 0 to 10, not 11",
-        "kcmNodeMonitorGraceDuration: must be from 1s to 24h0m0s, not 0s",
-        "failureThreshold: must be from 1 to 1000, not 0",
-        "probIntervall: unknown field",
+        "2:1: probIntervall: unknown field",
+        "3:15: probeTimeout: \"30\" has no unit; write it like 30s, 500ms or 1m30s",
+        "4:15: initialDelay: \"-5s\" is negative; a duration here must be zero or more",
+        "5:22: backoffJitterFactor: must be from 0 to 10, not 11",
+        "6:27: nodeLeaseFailureFraction: must be more than 0 and at most 1, not 1.5",
+        "7:19: failureThreshold: must be from 1 to 1000, not 0",
+        "8:30: kcmNodeMonitorGraceDuration: must be at least 1s, not 0s",
+        "10:5: dependentResourceInfos[0].scaleDown: is required",
+        "10:17: dependentResourceInfos[0].ref.kind: must be like Deployment, not \"deployment\"",
+        "10:41: dependentResourceInfos[0].ref.apiVersion: must be like apps/v1, not \"apps\"",
+        "10:53: dependentResourceInfos[0].ref.name: must not be empty",
+        "11:22: dependentResourceInfos[0].scaleUp.level: must be from 0 to 1000, not -1",
+        "11:35: dependentResourceInfos[0].scaleUp.timeout: must be at least 1ms, not 0s",
+        "13:22: dependentResourceInfos[1].scaleUp.level: must be from 0 to 1000, not -7",
+        "13:36: dependentResourceInfos[1].scaleUp.replicas: must be from 1 to 10000, not 0",
+        "15:10: dependentResourceInfos[2].ref: apps/v1 Deployment kube-controller-manager is already named by \
+         dependentResourceInfos[1].ref",
+        "17:41: dependentResourceInfos[2].scaleDown.initialDelay: \"1d\" has the unknown unit \"d\"; the units are \
+         ns, us, ms, s, m and h",
     ];
     assert_eq!(errors(BAD), expected);
-    let named = parse(BAD.as_bytes()).unwrap_err().with_file("dep-config.yaml");
-    let named = named.to_string();
-    assert_eq!(named.lines().count(), expected.len());
-    let begin = "dep-config.yaml: kubeConfigSecretName: must be";
-    assert!(named.lines().next().unwrap().starts_with(begin), "{named}");
-}
-
-/// A line that is put before those of the file, and what is reported then.
-const FAULTS: &str = "\
-probeTimeout: [30s] => line 1, column 15: probeTimeout: must be a single value, not a list or a mapping
-successThreshold: {a: 1} => line 1, column 19: successThreshold: must be a single value, not a list or a mapping
-successThreshold: 1.5 => line 1, column 19: successThreshold: must be a whole number, 0 or more
-successThreshold: 010 => line 1, column 19: successThreshold: must be a whole number, 0 or more
-successThreshold: -1 => line 1, column 19: successThreshold: must be a whole number, 0 or more
-successThreshold: true => line 1, column 19: successThreshold: must be a whole number, 0 or more
-backoffJitterFactor: x => line 1, column 22: backoffJitterFactor: must be a number
-internalKubeConfigSecretName: a => line 1, column 1: duplicate field `kubeConfigSecretName`
-dependentResourceInfos: [] => line 2, column 1: duplicate mapping key: dependentResourceInfos not allowed here
-color: blue => color: unknown field
-probeIntervaL: 30s => probeIntervaL: unknown field
-'a.b c': {d: blue} => [\"a.b c\"]: unknown field
-probeInterval: 999ms => probeInterval: must be from 1s to 24h0m0s, not 999ms
-probeInterval: 25h => probeInterval: must be from 1s to 24h0m0s, not 25h0m0s
-backoffJitterFactor: -0.1 => backoffJitterFactor: must be from 0 to 10, not -0.1
-backOffJitterFactor: .inf => backoffJitterFactor: must be from 0 to 10, not inf
-backoffJitterFactor: .nan => backoffJitterFactor: must be from 0 to 10, not NaN
-nodeLeaseFailureFraction: 0 => nodeLeaseFailureFraction: must be more than 0 and at most 1, not 0
-nodeLeaseFailureFraction: .nan => nodeLeaseFailureFraction: must be more than 0 and at most 1, not NaN
-";
-
-#[test]
-fn each_fault_names_its_field_and_one_of_form_its_place() {
-    let lines = GARDENER.lines().filter(|line| !line.starts_with("probeInterval"));
-    let rest: String = lines.map(|line| format!("{line}\n")).collect();
-    let with = |line: &str| errors(&format!("{line}\n{rest}")).join("\n");
-    for row in FAULTS.lines() {
-        let (line, expected) = row.split_once(" => ").unwrap();
-        assert_eq!(with(line), expected, "{line}");
-    }
-    for first in ["probes: []", "services: {}"] {
-        let error = with(first);
-        assert!(
-            error.contains("this is a file for dependency-watchdog 0.x"),
-            "{error}"
-        );
-    }
-    let long = with(&format!("? {}\n: []", "k".repeat(100_000)));
-    assert_eq!(long, format!("[\"{}…\"]: unknown field", "k".repeat(60)));
-    let both = GARDENER.replace("- optional: true", "- optional: true\n  shouldExist: false");
-    let [both] = errors(&both).try_into().unwrap();
+    let shown = parse(BAD.as_bytes())
+        .unwrap_err()
+        .with_file("dep-config.yaml")
+        .to_string();
+    assert_eq!(shown.lines().count(), expected.len());
     assert!(
-        both.starts_with("dependentResourceInfos[2].shouldExist: is the older"),
-        "{both}"
+        shown.starts_with("dep-config.yaml:1:23: kubeConfigSecretName: must be"),
+        "{shown}"
     );
 }
 
 #[test]
+fn each_fault_names_its_field_and_its_place() {
+    let rows = FAULTS.split("\n\n").filter(|row| !row.starts_with('#'));
+    for row in rows {
+        let (lines, error) = row.split_once("\n  ").unwrap();
+        assert_eq!(with(lines), [error.trim_end()], "{lines}");
+    }
+    for (from, to, error) in [
+        (
+            "optional: true",
+            "optional: maybe",
+            "21:13: dependentResourceInfos[2].optional: must be true or false",
+        ),
+        (
+            "- optional: true",
+            "- optional: true\n  shouldExist: false",
+            "22:16: dependentResourceInfos[2].shouldExist: is the older, opposite name of \"optional\", which is also \
+             set; remove it",
+        ),
+    ] {
+        assert_eq!(errors(&GARDENER.replace(from, to)), [error], "{to}");
+    }
+}
+
+#[test]
 fn a_file_as_a_whole_may_be_wrong() {
-    let resources = "dependentResourceInfos: must name 1 to 100 resources, not";
-    let one = "- {ref: {apiVersion: v1, kind: A, name: NAME}, scaleUp: {}, scaleDown: {}}\n";
-    let many: String = (0..101).map(|i| one.replace("NAME", &format!("n{i}"))).collect();
-    let many = format!("kubeConfigSecretName: s\ndependentResourceInfos:\n{many}");
     for (text, expected) in [
-        ("", "the file is empty"),
-        ("# only a comment\n", "the file is empty"),
-        ("--- null\n", "the file is empty"),
-        ("- a\n", "line 1, column 1: must be a mapping of fields"),
-        ("just text", "line 1, column 1: must be a mapping of fields"),
+        ("", "1:1: the file is empty"),
+        ("# only a comment\n", "1:1: the file is empty"),
+        ("--- null\n", "1:1: the file is empty"),
+        ("- a\n", "1:1: the file must be a mapping of fields"),
+        ("just text", "1:1: the file must be a mapping of fields"),
+        ("{{ template }}: 1", "1:1: the name of a field must be text"),
         (
             "a: b: c",
-            "line 1, column 5: mapping values are not allowed in this context",
+            "1:5: the file is not valid YAML: mapping values are not allowed in this context",
         ),
         (
             "a: 1\n---\nb: 2\n",
-            "line 3, column 1: only single YAML document expected but multiple found",
+            "3:1: the file holds more than one YAML document",
         ),
         (
             "dependentResourceInfos: 7",
-            "line 1, column 25: dependentResourceInfos: must be a list",
+            "1:25: dependentResourceInfos: must be a list",
+        ),
+        (
+            "dependentResourceInfos: [[]]",
+            "1:26: dependentResourceInfos[0]: must be a mapping of fields",
         ),
         (
             "dependentResourceInfos: [{ref: a}]",
-            "line 1, column 32: dependentResourceInfos[0].ref: must be a mapping of fields",
+            "1:32: dependentResourceInfos[0].ref: must be a mapping of fields",
         ),
         (
             "probeInterval: 30s",
-            "kubeConfigSecretName: is required\ndependentResourceInfos: is required",
+            "1:1: kubeConfigSecretName: is required\n1:1: dependentResourceInfos: is required",
         ),
         // As Gardener writes it for a seed without dependants.
         (
             "kubeConfigSecretName: s\ndependentResourceInfos: null",
-            "dependentResourceInfos: is required",
+            "2:25: dependentResourceInfos: is required",
         ),
         (
             "kubeConfigSecretName: \"\"\ndependentResourceInfos: []",
-            &format!("kubeConfigSecretName: must not be empty\n{resources} 0"),
+            "1:23: kubeConfigSecretName: must not be empty\n\
+             2:25: dependentResourceInfos: must name at least one resource",
         ),
-        (&many, &format!("{resources} 101")),
         (
             "kubeConfigSecretName: s\ndependentResourceInfos: [{}]",
-            "dependentResourceInfos[0].ref: is required\ndependentResourceInfos[0].scaleUp: is required\n\
-             dependentResourceInfos[0].scaleDown: is required",
+            "2:26: dependentResourceInfos[0].scaleUp: is required\n\
+             2:26: dependentResourceInfos[0].scaleDown: is required\n\
+             2:26: dependentResourceInfos[0].ref: is required",
         ),
     ] {
         assert_eq!(errors(text).join("\n"), expected, "{text}");
@@ -247,13 +245,9 @@ fn a_file_as_a_whole_may_be_wrong() {
         assert_eq!(errors(&format!("\u{feff}{text}")).join("\n"), expected, "{text}");
     }
     let broken = |bytes: &[u8]| parse(bytes).unwrap_err().to_string();
-    assert_eq!(broken(b"kube\xff"), "the file is not UTF-8 after 4 bytes");
-    let large = "the file has 2097152 bytes; the limit is 1048576";
+    assert_eq!(broken(b"kube\xff"), "<config>:1:5: the file is not UTF-8");
+    let large = "<config>:1:1: the file has 2097152 bytes; the limit is 1048576";
     assert_eq!(broken(&vec![b'#'; 2 << 20]), large);
-    let flood: String = (0..30_000).map(|i| format!("probeInterval{i}: 1s\n")).collect();
-    let flood = errors(&flood);
-    assert_eq!(flood.len(), 101);
-    assert_eq!(flood.last().unwrap(), "more errors follow; they are not shown");
 }
 
 #[test]
@@ -263,10 +257,23 @@ fn unknown_fields_may_be_listed_instead() {
     let parsed = super::parse(newer.as_bytes(), UnknownFields::Ignored).unwrap();
     assert_eq!(parsed.config, config(GARDENER));
     let expected = [
-        "dependentResourceInfos[2].color: unknown field",
-        "fromTheFuture: unknown field",
+        "22:3: dependentResourceInfos[2].color: unknown field",
+        "33:1: fromTheFuture: unknown field",
     ];
-    assert_eq!(parsed.ignored.unwrap().lines(), expected);
+    assert_eq!(shown(&parsed.ignored.unwrap()), expected);
+}
+
+/// Their places cost no more than the file: a long key is not repeated for everything below it.
+#[test]
+fn strange_keys_neither_cost_memory_nor_move_the_places_of_others() {
+    let key = "k".repeat(100_000);
+    let long = format!("? {key}\n: [{}]\n", vec!["[]"; 20_000].join(", "));
+    let shown = format!("1:3: [\"{}…\"]: unknown field", "k".repeat(60));
+    assert_eq!(with(&long), [shown]);
+    let text = "color: {? [a, b] : {c: [d]}}\nprobeTimeout: 5x";
+    let [unknown, fault] = with(text).try_into().unwrap();
+    assert_eq!(unknown, "1:1: color: unknown field");
+    assert!(fault.starts_with("2:15: probeTimeout: "), "{fault}");
 }
 
 #[test]
@@ -281,4 +288,28 @@ fn booleans_are_read_as_gos_yaml_reads_them() {
         let config = config(&GARDENER.replace("optional: true", &format!("optional: {text}")));
         assert_eq!(config.dependent_resource_infos[2].optional, expected, "{text}");
     }
+}
+
+#[test]
+fn the_number_of_resources_is_bounded() {
+    let one = "- {ref: {apiVersion: v1, kind: A, name: NAME}, scaleUp: {}, scaleDown: {}}\n";
+    let many: String = (0..101).map(|i| one.replace("NAME", &format!("n{i}"))).collect();
+    let errors = errors(&format!(
+        "kubeConfigSecretName: s\ndependentResourceInfos:\n{many}"
+    ));
+    assert_eq!(
+        errors,
+        ["3:3: dependentResourceInfos: must name at most 100 resources, not 101"]
+    );
+}
+
+#[test]
+fn a_file_of_another_kind_does_not_flood_the_log() {
+    let many: String = (0..30_000).map(|i| format!("probeInterval{i}: 1s\n")).collect();
+    let errors = errors(&many);
+    assert_eq!(errors.len(), 103);
+    assert!(
+        errors.contains(&"101:1: more errors follow; they are not shown".to_owned()),
+        "{errors:?}"
+    );
 }

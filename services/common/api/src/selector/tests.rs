@@ -3,8 +3,7 @@ use crate::config::{self, ConfigErrors, UnknownFields};
 use std::collections::BTreeMap;
 
 fn read(yaml: &str) -> Result<Selector, ConfigErrors> {
-    let validated = |file, at: &Section<'_>| Some(validate(file, at));
-    let parsed = config::read(yaml.as_bytes(), UnknownFields::Refused, validated);
+    let parsed = config::read(yaml.as_bytes(), UnknownFields::Refused, validate);
     parsed.map(|parsed| parsed.config)
 }
 

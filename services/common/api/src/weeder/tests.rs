@@ -7,7 +7,12 @@ fn parse(bytes: &[u8]) -> Result<WeederConfig, ConfigErrors> {
 }
 
 fn errors(text: &str) -> Vec<String> {
-    parse(text.as_bytes()).unwrap_err().lines().to_vec()
+    parse(text.as_bytes())
+        .unwrap_err()
+        .errors()
+        .iter()
+        .map(ToString::to_string)
+        .collect()
 }
 
 #[test]
@@ -33,7 +38,7 @@ fn the_file_that_gardener_deploys_loads_unchanged() {
 }
 
 #[test]
-fn all_faults_of_content_are_reported_at_once() {
+fn all_faults_of_content_are_reported_at_once_with_their_places() {
     let text = "\
 watchDuration: 0s
 servicesAndDependentSelectors: {}
@@ -58,51 +63,59 @@ servicesAndDependantSelectors:
           - {operator: Exists}
           - {key: a/b/c, operator: NotIn, values: [x, a b]}
 ";
-    let expected = "\
-watchDuration: must be from 1s to 24h0m0s, not 0s
-Etcd_Main: the name of a service has lower-case letters, digits and -, and at most 63 characters
-all.podSelectors[0]: selects every pod of the namespace; name at least one label in matchLabels or matchExpressions
-all.podSelectors[1]: selects every pod of the namespace; name at least one label in matchLabels or matchExpressions
-bad.podSelectors[0].matchLabels.-x: \"-x\" is not the key of a label, such as app or example.com/role
-bad.podSelectors[0].matchLabels.-x: \"a b\" is not the value of a label: letters, digits, -, _ and ., at most 63
-bad.podSelectors[1].matchExpressions[0].operator: \"in\": must be In, NotIn, Exists or DoesNotExist
-bad.podSelectors[1].matchExpressions[1].operator: \"In\": needs at least one value
-bad.podSelectors[1].matchExpressions[2].operator: \"Exists\": takes no values
-bad.podSelectors[1].matchExpressions[3].key: \"\" is not the key of a label, such as app or example.com/role
-bad.podSelectors[1].matchExpressions[4].key: \"a/b/c\" is not the key of a label, such as app or example.com/role
-bad.podSelectors[1].matchExpressions[4].values: \"a b\" is not the value of a label: letters, digits, -, _ and ., at \
-most 63
-empty.podSelectors: must hold at least one selector
-missing.podSelectors: is required
-servicesAndDependentSelectors: unknown field
-bad.podSelectors[0].matchExpression: unknown field";
-    let found = errors(text)
-        .join("\n")
-        .replace("servicesAndDependantSelectors.", "");
-    assert_eq!(found, expected);
+    assert_eq!(
+        errors(text),
+        [
+            "1:16: watchDuration: must be at least 1s, not 0s",
+            "2:1: servicesAndDependentSelectors: unknown field",
+            "5:5: servicesAndDependantSelectors.Etcd_Main: the name of a service has lower-case letters, digits and \
+             -, and at most 63 characters",
+            "7:19: servicesAndDependantSelectors.empty.podSelectors: must hold at least one selector",
+            "8:12: servicesAndDependantSelectors.missing.podSelectors: is required",
+            "11:9: servicesAndDependantSelectors.all.podSelectors[0]: selects every pod of the namespace; name at \
+             least one label in matchLabels or matchExpressions",
+            "12:9: servicesAndDependantSelectors.all.podSelectors[1]: selects every pod of the namespace; name at \
+             least one label in matchLabels or matchExpressions",
+            "15:29: servicesAndDependantSelectors.bad.podSelectors[0].matchLabels.-x: \"-x\" is not the key of a \
+             label, such as app or example.com/role",
+            "15:29: servicesAndDependantSelectors.bad.podSelectors[0].matchLabels.-x: \"a b\" is not the value of a \
+             label: letters, digits, -, _ and ., at most 63",
+            "16:9: servicesAndDependantSelectors.bad.podSelectors[0].matchExpression: unknown field",
+            "18:35: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[0].operator: must be In, \
+             NotIn, Exists or DoesNotExist, not \"in\"",
+            "19:13: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[1]: the operator In needs at \
+             least one value",
+            "20:51: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[2].values: the operator \
+             Exists takes no values",
+            "21:13: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[3].key: is required",
+            "22:19: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[4].key: \"a/b/c\" is not the \
+             key of a label, such as app or example.com/role",
+            "22:55: servicesAndDependantSelectors.bad.podSelectors[1].matchExpressions[4].values[1]: \"a b\" is not \
+             the value of a label: letters, digits, -, _ and ., at most 63",
+        ]
+    );
     for (text, error) in [
         (
             "servicesAndDependantSelectors: {a: 7}",
-            "line 1, column 36: servicesAndDependantSelectors.a: must be a mapping of fields",
+            "1:36: servicesAndDependantSelectors.a: must be a mapping of fields",
         ),
         (
             "servicesAndDependantSelectors: {a: {podSelectors: [{matchLabels: {a: b, a: c}}]}}",
-            "line 1, column 73: servicesAndDependantSelectors.a.podSelectors[0].matchLabels: duplicate mapping \
-             key: a not allowed here",
+            "1:73: servicesAndDependantSelectors.a.podSelectors[0].matchLabels.a: is given twice",
         ),
-        (
-            "excludeKinds: [null]",
-            "line 1, column 16: excludeKinds[0]: null is not allowed here",
-        ),
+        ("excludeKinds: [null]", "1:16: excludeKinds[0]: must be text"),
         // As Gardener writes it for a seed without dependants.
         (
             "servicesAndDependantSelectors: null",
-            "servicesAndDependantSelectors: is required",
+            "1:32: servicesAndDependantSelectors: is required",
         ),
-        ("watchDuration: 5m", "servicesAndDependantSelectors: is required"),
+        (
+            "watchDuration: 5m",
+            "1:1: servicesAndDependantSelectors: is required",
+        ),
         (
             "servicesAndDependantSelectors: {}",
-            "servicesAndDependantSelectors: must name at least one service",
+            "1:32: servicesAndDependantSelectors: must name at least one service",
         ),
     ] {
         assert_eq!(errors(text), [error]);
@@ -123,16 +136,16 @@ fn what_is_deleted_can_be_narrowed_and_widened() {
     assert_eq!(config.exclude_kinds, BTreeSet::from(["StatefulSet".to_owned()]));
     assert!(config.delete_pods_without_controller && config.delete_pods_of_jobs);
     let wrong = "readyFor: -1s\nexcludeKinds: [statefulsets, Deployment, a b]\ndeletePodsOfJobs: true\n";
-    let found = errors(&format!("{wrong}{GARDENER}"));
-    let fields: Vec<_> = found
-        .iter()
-        .filter_map(|error| error.split(": ").next())
-        .collect();
-    let expected = [
-        "readyFor",
-        "excludeKinds[0]",
-        "excludeKinds[1]",
-        "excludeKinds[2]",
-    ];
-    assert_eq!(fields, expected);
+    assert_eq!(
+        errors(&format!("{wrong}{GARDENER}"))
+            .iter()
+            .map(|error| error.split(": ").take(2).collect::<Vec<_>>().join(": "))
+            .collect::<Vec<_>>(),
+        [
+            "1:11: readyFor",
+            "2:16: excludeKinds[0]",
+            "2:30: excludeKinds[1]",
+            "2:42: excludeKinds[2]"
+        ]
+    );
 }
