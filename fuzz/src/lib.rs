@@ -20,7 +20,7 @@ use secrecy::ExposeSecret;
 use serde::Deserialize;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{ShootSettings, SkipReason, may_continue, may_start};
-use watchdog_api::kubeconfig;
+use watchdog_api::kubeconfig::{self, SeedUser};
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::list::{Item, ItemList};
 use watchdog_api::node::NodeItem;
@@ -49,7 +49,7 @@ const LONGEST_REASON: usize = 600;
 
 /// A kubeconfig, of a shoot and of the seed: it is refused with a field and a reason, or tells how to reach a server, a
 /// shoot's by TLS; and neither the error nor the debug output of the credentials shows a secret. What is accepted for
-/// the seed, kube takes without ending the process: its address has a scheme, and its token is one for a header.
+/// the seed, kube takes without ending the process: its address has a scheme, and its credentials are for a header.
 fn kubeconfig(data: &[u8]) {
     let shoot = kubeconfig::parse(data).map(|access| {
         assert_eq!(access.server.scheme_str(), Some("https"));
@@ -59,9 +59,9 @@ fn kubeconfig(data: &[u8]) {
     // Every file that it names has the same content.
     let seed = kubeconfig::of_seed(&["seed".into()], None, &|_| Ok(data.to_vec())).map(|read| {
         assert!(read.server.scheme().is_some() && read.server.authority().is_some());
-        if let Some(token) = &read.user.token {
-            let token = token.expose_secret();
-            assert!(!token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()));
+        if let SeedUser::Fixed(Some(authorization)) = &read.user {
+            let (_, credentials) = authorization.expose_secret().split_once(' ').expect("a scheme");
+            assert!(!credentials.is_empty() && credentials.bytes().all(|byte| byte.is_ascii_graphic()));
         }
         String::new()
     });

@@ -12,8 +12,9 @@ mod seed;
 mod shoot;
 
 pub use exec_credential::{PluginCredentials, credentials_of_plugin};
+pub use field::{basic, bearer};
 pub use proxy::{Proxy, Variable, proxy_of};
-pub use seed::{MAX_BYTES, ReadFile, SeedAccess, contexts, default_files, of_seed, token_of_file};
+pub use seed::{MAX_BYTES, ReadFile, SeedAccess, SeedUser, contexts, of_seed, token_of_file};
 pub use shoot::parse;
 
 use http::Uri;

@@ -1,7 +1,16 @@
 //! Points in time.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
+
+use jiff::SignedDuration;
+use jiff::civil::DateTime;
+
+const EPOCH: DateTime = DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+
+/// The last moment of the year 9999, after which neither RFC 3339 nor a Timestamp of Protobuf has one.
+const LATEST: UnixTime = UnixTime(253_402_300_799_999_999);
 
 /// Microseconds since the Unix epoch: the resolution of a Lease's `renewTime`. Arithmetic saturates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -49,11 +58,31 @@ impl From<jiff::Timestamp> for UnixTime {
     }
 }
 
+impl FromStr for UnixTime {
+    type Err = jiff::Error;
+
+    /// Reads RFC 3339. A jiff timestamp ends 26 hours before the year 9999 does, a jiff date with it, and what is later
+    /// by its offset counts as that end.
+    fn from_str(text: &str) -> Result<Self, jiff::Error> {
+        text.parse::<jiff::Timestamp>().map(Self::from).or_else(|error| {
+            let pieces = jiff::fmt::temporal::Pieces::parse(text)?;
+            let (Some(time), Some(offset)) = (pieces.time(), pieces.to_numeric_offset()) else {
+                return Err(error);
+            };
+            let since = pieces.date().to_datetime(time).duration_since(EPOCH);
+            let micros = since.as_micros() - i128::from(offset.seconds()) * 1_000_000;
+            i64::try_from(micros)
+                .map(|micros| Self(micros).min(LATEST))
+                .map_err(|_| error)
+        })
+    }
+}
+
 impl fmt::Display for UnixTime {
     /// RFC 3339 in whole seconds, as Kubernetes writes times.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match jiff::Timestamp::from_second(self.0.div_euclid(1_000_000)) {
-            Ok(time) => write!(f, "{time}"),
+        match EPOCH.checked_add(SignedDuration::from_secs(self.0.div_euclid(1_000_000))) {
+            Ok(time) => write!(f, "{time}Z"),
             Err(_) => f.write_str("unknown"),
         }
     }

@@ -234,6 +234,8 @@ fn decode_all(bytes: &[u8]) {
         assert!(!errors.is_empty(), "a refusal says why");
         let inside = |error: &ConfigError| (1..=lines + 1).contains(&error.line) && error.column >= 1;
         assert!(errors.iter().all(inside), "{errors:?}");
+        let is_shown = |error: &ConfigError| error.to_string().chars().all(is_printable);
+        assert!(errors.iter().all(is_shown), "{errors:?}");
     }
     if let Ok(secret) = serde_json::from_slice::<KubeconfigSecret>(bytes) {
         let _ = secret.kubeconfig();

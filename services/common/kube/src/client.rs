@@ -8,6 +8,8 @@ use http::header::RETRY_AFTER;
 use kube::core::Status;
 use watchdog_runtime::failure::{Failure, Reason, chain};
 
+use crate::permissions::on_refusal;
+
 /// The longest time for one request to the seed. Above the 5 s in which a healthy API server answers anything that this
 /// project asks for, below the steps that wait for it.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
@@ -104,7 +106,12 @@ impl RequestError {
 impl From<kube::Error> for RequestError {
     fn from(error: kube::Error) -> Self {
         match error {
-            kube::Error::Api(status) => Self::Refused(status),
+            kube::Error::Api(status) => {
+                if status.code == 403 {
+                    on_refusal();
+                }
+                Self::Refused(status)
+            }
             error => Self::Failed(Box::new(error)),
         }
     }

@@ -1,6 +1,7 @@
 //! The permission preflight: a service asks at its start whether it may do what it will have to do.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{
@@ -131,8 +132,8 @@ pub fn of_leader(lease: &str, common: &CommonArgs) -> Vec<Permission> {
 }
 
 /// Asks for every permission that is needed, again and again, and anew when `changes` says that the needs may have
-/// changed, until `stop` is cancelled. From this call on it blocks readiness until all are granted, and names those
-/// that are missing, also in the log and in the metric.
+/// changed or the seed refuses a request of this process, until `stop` is cancelled. From this call on it blocks
+/// readiness until all are granted, and names those that are missing, also in the log and in the metric.
 ///
 /// # Errors
 /// Never; the type is that of a task.
@@ -154,6 +155,17 @@ pub fn preflight<T>(
 /// incident that needs it; some twenty small requests in ten minutes are nothing to the seed.
 const ASK_AGAIN: Duration = Duration::from_secs(10 * 60);
 
+/// After a refusal they are asked for this many times as soon: within 10 s, and not more often.
+const SOONER_AFTER_REFUSAL: u32 = 60;
+
+/// Counts the requests of this process that its seed has refused for a missing permission.
+static REFUSALS: LazyLock<watch::Sender<u64>> = LazyLock::new(watch::Sender::default);
+
+/// To be called for every answer 403 of the seed.
+pub(crate) fn on_refusal() {
+    REFUSALS.send_modify(|count| *count += 1);
+}
+
 /// As [`preflight`], with this pause when all are granted, and growing ones while some are missing. Never ends.
 pub fn keep_asking<T>(
     ask_again: Duration,
@@ -162,6 +174,7 @@ pub fn keep_asking<T>(
     needed: impl Fn() -> Vec<Permission>,
     mut changes: watch::Receiver<T>,
 ) -> impl Future<Output = ()> {
+    let mut refusals = REFUSALS.subscribe();
     let mut answers = PreflightAnswers {
         client,
         blocker: Some(readiness.block(NAME, "not checked yet")),
@@ -173,14 +186,21 @@ pub fn keep_asking<T>(
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         loop {
             changes.mark_unchanged();
+            refusals.mark_unchanged();
             let pause = if answers.ask(&needed()).await {
                 backoff.reset();
                 ask_again
             } else {
                 backoff.next_delay()
             };
+            let refused = async {
+                tokio::time::sleep(ask_again / SOONER_AFTER_REFUSAL).await;
+                refusals.changed().await
+            };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
+                // The sender lives as long as the process.
+                Ok(()) = refused => {}
                 Ok(()) = changes.changed() => {
                     // Of other needs nothing is known.
                     answers.missing = None;

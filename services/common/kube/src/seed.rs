@@ -12,14 +12,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow, bail};
 use http::HeaderValue;
 use http::header::USER_AGENT;
-use jiff::SignedDuration;
-use kube::config::Config;
-use watchdog_api::kubeconfig::{
-    self, ClientCertificate, KubeconfigError, PluginCredentials, Proxy, SeedAccess, Variable,
-};
+use kube::config::{Cluster, Config};
+use watchdog_api::kubeconfig::{self, KubeconfigError, Proxy, SeedAccess, SeedUser, Variable};
 use watchdog_api::text::printable_name;
 use watchdog_certificates::ServerTrust;
 use watchdog_runtime::failure::chain;
@@ -81,8 +78,20 @@ pub async fn connect_by_file(
     let access = kubeconfig::of_seed(&files, context, &read_file);
     let access = access.map_err(|error| unusable(origin, &error))?;
     let proxy = proxy(&access.server, access.cluster.proxy_url.as_deref(), variable)?;
-    let (endpoint, certificate, source) = of_access(access, proxy, user_agent, variable)?;
-    renewal::client(endpoint, certificate, source).await
+    let trust = trust_of(&access)?;
+    let SeedAccess {
+        server,
+        client_certificate,
+        cluster,
+        user,
+        ..
+    } = access;
+    let source = source_of(user, &cluster)?;
+    let mut config = Config::new(server);
+    config.tls_server_name = cluster.tls_server_name;
+    finish(&mut config, user_agent)?;
+    let endpoint = SeedEndpoint { config, trust, proxy };
+    renewal::client(endpoint, client_certificate, source).await
 }
 
 /// The contexts of the files that [`connect_by_file`] reads.
@@ -98,6 +107,11 @@ pub fn contexts(kubeconfig: Option<&Path>, variable: Variable<'_>) -> anyhow::Re
 /// Reads a kubeconfig, or a file that it names.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     regular_file::read(path, kubeconfig::MAX_BYTES)
+}
+
+/// The fault of a field that names itself.
+fn of_field(error: KubeconfigError) -> anyhow::Error {
+    anyhow!("{} {}", error.field, error.reason)
 }
 
 fn unusable(origin: Option<&str>, error: &KubeconfigError) -> anyhow::Error {
@@ -116,22 +130,23 @@ fn files(kubeconfig: Option<&Path>, variable: Variable<'_>) -> (Option<&'static 
     if let Some(path) = kubeconfig {
         return (Some(OPTION), vec![path.to_owned()]);
     }
-    let [named, home] = [VARIABLE, "HOME"].map(variable);
-    let is_named = named.as_ref().is_some_and(|named| !named.is_empty());
-    let files = kubeconfig::default_files(
-        named.as_ref().map(AsRef::as_ref),
-        home.as_ref().map(AsRef::as_ref),
-    );
-    let origin = match files.is_empty() {
-        true => None,
-        false if is_named => Some(VARIABLE),
-        false => Some("the home directory"),
-    };
-    (origin, files)
+    let named = variable(VARIABLE).unwrap_or_default();
+    let named = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty());
+    let named: Vec<_> = named.collect();
+    if !named.is_empty() {
+        return (Some(VARIABLE), named);
+    }
+    match variable("HOME").filter(|home| !home.is_empty()) {
+        Some(home) => (
+            Some("the home directory"),
+            vec![Path::new(&home).join(".kube/config")],
+        ),
+        None => (None, Vec::new()),
+    }
 }
 
 fn proxy(server: &http::Uri, url: Option<&str>, variable: Variable<'_>) -> anyhow::Result<Option<Proxy>> {
-    kubeconfig::proxy_of(server, url, variable).map_err(|error| anyhow!("{} {}", error.field, error.reason))
+    kubeconfig::proxy_of(server, url, variable).map_err(of_field)
 }
 
 async fn in_cluster(user_agent: &str, variable: Variable<'_>) -> anyhow::Result<kube::Client> {
@@ -143,82 +158,52 @@ async fn in_cluster(user_agent: &str, variable: Variable<'_>) -> anyhow::Result<
         None => host_authorities().into(),
     };
     let token = config.auth_info.token_file.take();
-    let source = token.map(|path| renewal::token_file(path.into(), None));
+    let source = match token {
+        Some(path) => renewal::token_file(path.into(), None),
+        None => renewal::fixed(None),
+    };
     finish(&mut config, user_agent)?;
     let endpoint = SeedEndpoint { config, trust, proxy };
     renewal::client(endpoint, None, source).await
 }
 
-/// Splits a kubeconfig into what stays and the credentials that are renewed.
-fn of_access(
-    access: SeedAccess,
-    proxy: Option<Proxy>,
-    user_agent: &str,
-    variable: Variable<'_>,
-) -> anyhow::Result<(SeedEndpoint, Option<ClientCertificate>, Option<CredentialSource>)> {
-    let SeedAccess {
-        server,
-        authorities,
-        client_certificate,
-        cluster,
-        mut user,
-    } = access;
-    let trust = match authorities {
-        _ if cluster.insecure_skip_tls_verify == Some(true) => ServerTrust::Everybody,
-        None => host_authorities().into(),
-        Some(certificates) => match readable_authorities(certificates) {
-            Some(trusted) => Arc::new(trusted).into(),
-            None => {
-                return Err(anyhow!(
-                    "the authority of the kubeconfig holds no certificate that can be read"
-                ));
-            }
-        },
-    };
-    // The order of client-go: what is written down is before what a plugin says.
-    let is_static = user.token.is_some() || user.username.is_some();
-    let (exec, token_file) = (user.exec.take(), user.token_file.take());
-    if user.username.is_some() && user.password.is_none() && user.token.is_none() && token_file.is_none() {
-        tracing::warn!(
-            "the user of the kubeconfig has a username and no password; requests carry an empty one, as those of \
-             kubectl: add the password, or remove the username"
-        );
-    }
-    let source = match (token_file, exec, user.auth_provider.take()) {
-        (Some(path), ..) => Some(renewal::token_file(path.into(), user.token.take())),
-        (None, Some(exec), _) if !is_static => {
-            let plugin = ExecPlugin::new(exec, &cluster)?;
-            Some(until_it_ends(move || plugin.run()))
+fn trust_of(access: &SeedAccess) -> anyhow::Result<ServerTrust> {
+    match &access.authorities {
+        _ if access.cluster.insecure_skip_tls_verify == Some(true) => Ok(ServerTrust::Everybody),
+        None => Ok(host_authorities().into()),
+        Some(certificates) => {
+            let trusted = readable_authorities(certificates.iter().cloned());
+            let trusted =
+                trusted.context("the authority of the kubeconfig holds no certificate that can be read")?;
+            Ok(Arc::new(trusted).into())
         }
-        (None, None, Some(provider)) if !is_static => match &*provider.name {
-            "oidc" => {
-                let provider = OidcProvider::new(&provider.config, variable)?;
-                Some(until_it_ends(move || provider.fetch()))
-            }
-            name => {
-                let name = printable_name(name);
-                return Err(anyhow!(
-                    "auth-provider {name} is not supported; use an exec plugin for it"
-                ));
-            }
-        },
-        _ => None,
-    };
-    let mut config = Config::new(server);
-    config.tls_server_name = cluster.tls_server_name;
-    config.auth_info = user;
-    finish(&mut config, user_agent)?;
-    let endpoint = SeedEndpoint { config, trust, proxy };
-    Ok((endpoint, client_certificate, source))
+    }
 }
 
-fn until_it_ends(
-    fetch: impl Fn() -> anyhow::Result<PluginCredentials> + Send + Sync + 'static,
-) -> CredentialSource {
-    CredentialSource {
-        fetch: Box::new(fetch),
-        longest_use: SignedDuration::MAX,
-    }
+fn source_of(user: SeedUser, cluster: &Cluster) -> anyhow::Result<CredentialSource> {
+    Ok(match user {
+        SeedUser::Fixed(authorization) => renewal::fixed(authorization),
+        SeedUser::NameOnly(authorization) => {
+            tracing::warn!(
+                "the user of the kubeconfig has a username and no password; requests carry an empty one, as those of \
+                 kubectl: add the password, or remove the username"
+            );
+            renewal::fixed(Some(authorization))
+        }
+        SeedUser::TokenFile(path, instead) => renewal::token_file(path, instead),
+        SeedUser::Exec(exec) => {
+            let plugin = ExecPlugin::new(*exec, cluster)?;
+            CredentialSource::until_they_end(move || plugin.run())
+        }
+        SeedUser::Provider(provider) if provider.name == "oidc" => {
+            let provider = OidcProvider::new(&provider.config)?;
+            CredentialSource::until_they_end(move || provider.fetch())
+        }
+        SeedUser::Provider(provider) => {
+            let name = printable_name(&provider.name);
+            bail!("auth-provider {name} is not supported; use an exec plugin for it")
+        }
+    })
 }
 
 fn finish(config: &mut Config, user_agent: &str) -> anyhow::Result<()> {

@@ -24,6 +24,7 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 use crate::client::{RequestError, WATCH_SECONDS, request};
 use crate::key::ObjectKey;
 use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS, WatchName};
+use crate::permissions::on_refusal;
 
 /// Objects in one page of a list: what client-go's pager takes, and what API servers are tuned for. A seed may have
 /// tens of thousands of pods and Services; a page of them stays below some megabytes.
@@ -219,6 +220,9 @@ where
                 Err(error) => error,
             };
             failures += 1;
+            if code(&error) == Some(403) {
+                on_refusal();
+            }
             if is_refused(&error) {
                 blocker.replace(readiness.block(name.clone(), "the seed refuses access"));
             }

@@ -6,11 +6,11 @@ use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
-/// The credentials that a plugin gives.
+/// The credentials that a plugin gives, or another source of those that end.
 #[derive(Debug, Default)]
 pub struct PluginCredentials {
-    /// The bearer token, one for a header.
-    pub token: Option<SecretString>,
+    /// The `Authorization` of requests.
+    pub authorization: Option<SecretString>,
     /// The certificate of the TLS handshake.
     pub client_certificate: Option<ClientCertificate>,
     /// When they end; `None` if the plugin does not say.
@@ -61,7 +61,7 @@ pub fn credentials_of_plugin(output: &[u8]) -> Result<PluginCredentials> {
         return refuse("status.expirationTimestamp", "is not a time");
     };
     Ok(PluginCredentials {
-        token,
+        authorization: token.as_ref().map(field::bearer),
         client_certificate,
         ends,
     })
@@ -81,7 +81,7 @@ mod tests {
     fn a_token_and_a_certificate_are_read_with_their_end() {
         let read =
             of(json!({"token": "hunter2\n", "expirationTimestamp": "2026-11-26T05:00:00+01:00"})).unwrap();
-        assert_eq!(read.token.unwrap().expose_secret(), "hunter2");
+        assert_eq!(read.authorization.unwrap().expose_secret(), "Bearer hunter2");
         assert_eq!(read.ends.unwrap().to_string(), "2026-11-26T04:00:00Z");
         let made = rcgen::generate_simple_self_signed(vec!["a.test".to_owned()]).unwrap();
         let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
@@ -90,7 +90,7 @@ mod tests {
             read.client_certificate.unwrap().chain,
             std::slice::from_ref(made.cert.der())
         );
-        assert!(read.token.is_none() && read.ends.is_none());
+        assert!(read.authorization.is_none() && read.ends.is_none());
         assert!(
             credentials_of_plugin(b"kind: ExecCredential\nstatus:\n  token: x\n").is_ok(),
             "YAML"

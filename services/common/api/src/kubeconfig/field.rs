@@ -101,6 +101,19 @@ pub(super) fn header_text(text: &str, field: String) -> Result<SecretString> {
     Ok(SecretString::from(text))
 }
 
+/// The `Authorization` of a bearer token.
+#[must_use]
+pub fn bearer(token: &SecretString) -> SecretString {
+    format!("Bearer {}", token.expose_secret()).into()
+}
+
+/// The `Authorization` of a name and a password.
+#[must_use]
+pub fn basic(name: &str, password: &SecretString) -> SecretString {
+    let credentials = LENIENT.encode(format!("{name}:{}", password.expose_secret()));
+    format!("Basic {credentials}").into()
+}
+
 /// PEM with one certificate or more. A block that cannot be read becomes an empty certificate, because who uses them
 /// warns of those that cannot be read.
 pub(super) fn certificates_of_pem(pem: &[u8], field: &str) -> Result<Vec<CertificateDer<'static>>> {

@@ -1,13 +1,13 @@
 //! The kubeconfig of the seed, which an operator wrote: exec plugins and files too.
 
 use super::document::{Document, FilePart, RefusedFields, Selected, context_names, decode, join, select};
+use super::field::{basic, bearer};
 use super::{ClientCertificate, KubeconfigError, Result, field, refuse};
 use http::Uri;
-use kube::config::{AuthInfo, Cluster};
+use kube::config::{AuthInfo, AuthProviderConfig, Cluster, ExecConfig};
 use rustls_pki_types::CertificateDer;
 use secrecy::zeroize::Zeroizing;
 use secrecy::{ExposeSecret, SecretString};
-use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -25,27 +25,28 @@ pub struct SeedAccess {
     pub client_certificate: Option<ClientCertificate>,
     /// The cluster, with the data of files that it names.
     pub cluster: Cluster,
-    /// The user, whose token, if any, is one for a header. `tokenFile` and the command of `exec` are absolute, or as
-    /// relative as the name of their kubeconfig.
-    pub user: AuthInfo,
+    /// How the user authenticates beside that.
+    pub user: SeedUser,
+}
+
+/// How a user authenticates beside a certificate: the one of its ways that comes first for client-go. Names of files
+/// are absolute, or as relative as that of their kubeconfig.
+#[derive(Debug)]
+pub enum SeedUser {
+    /// By this `Authorization`, if any.
+    Fixed(Option<SecretString>),
+    /// By a name without a password, as this `Authorization`. No API server accepts it.
+    NameOnly(SecretString),
+    /// By the token in a file, and by the other one while there is none in it.
+    TokenFile(PathBuf, Option<SecretString>),
+    /// By what a program says.
+    Exec(Box<ExecConfig>),
+    /// By what a provider says.
+    Provider(AuthProviderConfig),
 }
 
 /// Reads a file; a parameter, because this crate does no I/O.
 pub type ReadFile<'r> = &'r dyn Fn(&Path) -> io::Result<Vec<u8>>;
-
-/// The files to read where none is named: those of the variable KUBECONFIG, else the one in the home directory.
-#[must_use]
-pub fn default_files(kubeconfig: Option<&OsStr>, home: Option<&OsStr>) -> Vec<PathBuf> {
-    let named = kubeconfig.map(std::env::split_paths).into_iter().flatten();
-    let named: Vec<_> = named.filter(|path| !path.as_os_str().is_empty()).collect();
-    if !named.is_empty() {
-        return named;
-    }
-    let home = home.filter(|home| !home.is_empty());
-    home.map(|home| Path::new(home).join(".kube/config"))
-        .into_iter()
-        .collect()
-}
 
 /// Merges the files as kubectl does and picks a context. Certificates and keys in other files are read.
 ///
@@ -103,12 +104,10 @@ fn checked_cluster(
     read: ReadFile<'_>,
 ) -> Result<(Cluster, Option<Vec<CertificateDer<'static>>>)> {
     let cluster = &section.value;
-    let (data, file) = (
-        &cluster.certificate_authority_data,
-        &cluster.certificate_authority,
-    );
-    let names = ["certificate-authority-data", "certificate-authority"];
-    let Some((pem, name)) = section.pem(data.as_deref(), file.as_deref(), names, read)? else {
+    let data = cluster.certificate_authority_data.as_deref();
+    let file = cluster.certificate_authority.as_deref();
+    let (pem, name) = section.pem("certificate-authority", data, file, read)?;
+    let Some(pem) = pem else {
         return Ok((section.value, None));
     };
     if section.value.insecure_skip_tls_verify == Some(true) {
@@ -124,60 +123,58 @@ fn checked_cluster(
 }
 
 fn checked_user(
-    mut section: FilePart<AuthInfo>,
+    section: FilePart<AuthInfo>,
     read: ReadFile<'_>,
-) -> Result<(AuthInfo, Option<ClientCertificate>)> {
+) -> Result<(SeedUser, Option<ClientCertificate>)> {
     let user = &section.value;
     let (data, file) = (&user.client_certificate_data, &user.client_certificate);
-    let names = ["client-certificate-data", "client-certificate"];
-    let chain = section.pem(data.as_deref(), file.as_deref(), names, read)?;
+    let (chain, chain_name) = section.pem("client-certificate", data.as_deref(), file.as_deref(), read)?;
     let data = user.client_key_data.as_ref().map(ExposeSecret::expose_secret);
-    let key = section.pem(
-        data,
-        user.client_key.as_deref(),
-        ["client-key-data", "client-key"],
-        read,
-    )?;
-    let name = |found: &Option<(_, String)>, field| match found {
-        Some((_, name)) => name.clone(),
-        None => join(&section.path, field),
-    };
-    let [chain_name, key_name] = [
-        name(&chain, "client-certificate-data"),
-        name(&key, "client-key-data"),
-    ];
-    let chain = chain.map(|(pem, _)| pem);
-    let key = key.map(|(pem, _)| Zeroizing::new(pem));
+    let (key, key_name) = section.pem("client-key", data, user.client_key.as_deref(), read)?;
+    let key = key.map(Zeroizing::new);
     let key = key.as_ref().map(|pem| pem.as_slice());
     let certificate = field::client_certificate(chain.as_deref(), key, [&chain_name, &key_name])?;
-    section.value.token = field::token(&section)?;
-    if let Some(file) = section.value.token_file.take() {
+    Ok((way_of(section, read)?, certificate))
+}
+
+fn way_of(section: FilePart<AuthInfo>, read: ReadFile<'_>) -> Result<SeedUser> {
+    let token = field::token(&section)?;
+    let user = &section.value;
+    let file = user.token_file.as_ref().map(|file| section.folder.join(file));
+    if let Some(file) = &file {
         let name = join(&section.path, "tokenFile");
-        let path = section.folder.join(file);
-        match section.read(&path, &name, read) {
+        match section.read(file, &name, read) {
             Ok(content) => drop(token_of_file(&content, &name)?),
             // As client-go has it, the token is for the time without the file.
-            Err(_) if section.value.token.is_some() => {}
+            Err(_) if token.is_some() => {}
             Err(error) => return Err(error),
         }
-        section.value.token_file = path.to_str().map(str::to_owned);
     }
-    if let Some(exec) = &mut section.value.exec
-        && let Some(command) = &mut exec.command
+    let FilePart {
+        value: user, folder, ..
+    } = section;
+    let fixed = |authorization| SeedUser::Fixed(Some(authorization));
+    Ok(match (user.username, user.password, file, token) {
+        (Some(name), Some(password), ..) => fixed(basic(&name, &password)),
+        (.., Some(file), token) => SeedUser::TokenFile(file, token),
+        (.., Some(token)) => fixed(bearer(&token)),
+        (Some(name), ..) => SeedUser::NameOnly(basic(&name, &SecretString::default())),
+        (None, ..) => match (user.exec, user.auth_provider) {
+            (Some(exec), _) => SeedUser::Exec(Box::new(exec_in(&folder, exec))),
+            (None, Some(provider)) => SeedUser::Provider(provider),
+            (None, None) => SeedUser::Fixed(None),
+        },
+    })
+}
+
+fn exec_in(folder: &Path, mut exec: ExecConfig) -> ExecConfig {
+    if let Some(command) = &mut exec.command
         && command.contains('/')
-        && let Some(path) = section.folder.join(&*command).to_str()
+        && let Some(path) = folder.join(&*command).to_str()
     {
         *command = path.to_owned();
     }
-    if let Some(provider) = &mut section.value.auth_provider {
-        for key in ["id-token", "access-token"] {
-            let name = join(&section.path, &format!("auth-provider.config.{key}"));
-            if let Some(token) = provider.config.get_mut(key) {
-                *token = field::header_text(token, name)?.expose_secret().to_owned();
-            }
-        }
-    }
-    Ok((section.value, certificate))
+    exec
 }
 
 /// The token in a file, without white space around it, as client-go has it.
@@ -199,23 +196,21 @@ pub fn token_of_file(content: &[u8], field: &str) -> Result<SecretString> {
 // === impl FilePart ===
 
 impl<T> FilePart<T> {
-    /// The PEM behind a field with data, or else behind one that names a file, and how errors name it.
+    /// The PEM behind `field-data`, or else behind `field`, which names a file; and how errors name it.
     fn pem(
         &self,
+        field: &str,
         data: Option<&str>,
         file: Option<&str>,
-        [data_field, file_field]: [&str; 2],
         read: ReadFile<'_>,
-    ) -> Result<Option<(Vec<u8>, String)>> {
-        if let Some(data) = data {
-            let name = join(&self.path, data_field);
-            return Ok(Some((field::decoded(data, &name)?, name)));
-        }
-        let Some(file) = file else {
-            return Ok(None);
-        };
-        let name = join(&self.path, file_field);
-        Ok(Some((self.read(&self.folder.join(file), &name, read)?, name)))
+    ) -> Result<(Option<Vec<u8>>, String)> {
+        let name = join(&self.path, field);
+        let name_of_data = format!("{name}-data");
+        Ok(match (data, file) {
+            (Some(data), _) => (Some(field::decoded(data, &name_of_data)?), name_of_data),
+            (None, Some(file)) => (Some(self.read(&self.folder.join(file), &name, read)?), name),
+            (None, None) => (None, name_of_data),
+        })
     }
 
     fn read(&self, path: &Path, name: &str, read: ReadFile<'_>) -> Result<Vec<u8>> {

@@ -59,6 +59,7 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
     let documents = decode(bytes, MAX_BYTES, Path::new(""))?;
     let selected = select(&documents, None, REFUSED)?;
     let tls_server_name = field::server_name(&selected.cluster)?;
+    let token = field::token(&selected.user)?;
     // None of the fields that name files is left.
     let access = checked(selected, false, &|_| Err(io::ErrorKind::Unsupported.into()))?;
     Ok(ShootAccess {
@@ -66,7 +67,7 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
         authorities: access.authorities,
         tls_server_name,
         credentials: Credentials {
-            token: access.user.token,
+            token,
             client_certificate: access.client_certificate,
         },
     })

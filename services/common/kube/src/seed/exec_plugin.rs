@@ -10,6 +10,8 @@ use serde_json::json;
 use watchdog_api::kubeconfig::{PluginCredentials, credentials_of_plugin};
 use watchdog_api::text::printable_name;
 
+use super::of_field;
+
 /// A program of `exec` in a kubeconfig.
 #[derive(Debug)]
 pub(super) struct ExecPlugin {
@@ -82,13 +84,8 @@ impl ExecPlugin {
                 "the exec plugin {name} failed ({status}); it says why on standard error"
             ));
         }
-        credentials_of_plugin(&output.stdout).map_err(|error| {
-            anyhow!(
-                "the answer of the exec plugin {name} cannot be used: {} {}",
-                error.field,
-                error.reason
-            )
-        })
+        let credentials = credentials_of_plugin(&output.stdout).map_err(of_field);
+        credentials.with_context(|| format!("the answer of the exec plugin {name} cannot be used"))
     }
 
     /// The name of its file.

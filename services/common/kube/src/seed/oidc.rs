@@ -20,12 +20,13 @@ use parking_lot::Mutex;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 use tokio::runtime::Handle;
-use watchdog_api::kubeconfig::{PluginCredentials, Variable, proxy_of, token_of_file};
+use watchdog_api::kubeconfig::{PluginCredentials, basic, bearer, proxy_of, token_of_file};
 use watchdog_certificates::ServerTrust;
 use watchdog_runtime::failure::chain;
 
+use super::renewal::header_of;
 use super::transport::SeedEndpoint;
-use super::{host_authorities, read_file, trust};
+use super::{host_authorities, of_field, read_file, trust};
 
 /// The issuer answers within this time.
 const ISSUER_DEADLINE: Duration = Duration::from_secs(10);
@@ -36,24 +37,12 @@ const MAX_ANSWER: usize = 1 << 20;
 /// A token that ends within this time counts as ended, as for client-go.
 const SKEW: SignedDuration = SignedDuration::from_secs(10);
 
-/// The variables that name proxies, for Go and therefore for kubectl.
-const PROXY_VARIABLES: [&str; 6] = [
-    "HTTPS_PROXY",
-    "https_proxy",
-    "HTTP_PROXY",
-    "http_proxy",
-    "NO_PROXY",
-    "no_proxy",
-];
-
 /// The provider of one user.
 pub(super) struct OidcProvider {
     issuer: Uri,
     client_id: String,
     client_secret: SecretString,
     trust: ServerTrust,
-    /// The variables that name proxies.
-    environment: HashMap<&'static str, String>,
     tokens: Mutex<OidcTokens>,
 }
 
@@ -81,7 +70,7 @@ struct IdTokenClaims {
 
 impl OidcProvider {
     /// Of the fields of `auth-provider.config`.
-    pub(super) fn new(fields: &HashMap<String, String>, variable: Variable<'_>) -> anyhow::Result<Self> {
+    pub(super) fn new(fields: &HashMap<String, String>) -> anyhow::Result<Self> {
         let field = |name: &str| fields.get(name).filter(|value| !value.is_empty());
         let required = |name: &str| field(name).with_context(|| format!("auth-provider oidc lacks {name}"));
         let issuer = required("idp-issuer-url")?.parse::<Uri>().ok();
@@ -111,14 +100,11 @@ impl OidcProvider {
                 Arc::new(trusted).into()
             }
         };
-        let environment = PROXY_VARIABLES.into_iter();
-        let environment = environment.filter_map(|name| Some((name, variable(name)?)));
         Ok(Self {
             issuer,
             client_id: required("client-id")?.clone(),
             client_secret: field("client-secret").cloned().unwrap_or_default().into(),
             trust,
-            environment: environment.collect(),
             tokens: Mutex::new(OidcTokens {
                 id_token: field("id-token").cloned().map(SecretString::from),
                 refresh_token: field("refresh-token").cloned().map(SecretString::from),
@@ -217,8 +203,8 @@ impl OidcProvider {
         let secret = self.client_secret.expose_secret();
         if in_header {
             let escaped = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-            let credentials = STANDARD.encode(format!("{}:{}", escaped(&self.client_id), escaped(secret)));
-            request = request.header(AUTHORIZATION, format!("Basic {credentials}"));
+            let credentials = basic(&escaped(&self.client_id), &escaped(secret).into());
+            request = request.header(AUTHORIZATION, header_of(&credentials)?);
         } else {
             form.append_pair("client_id", &self.client_id);
             if !secret.is_empty() {
@@ -237,12 +223,11 @@ impl OidcProvider {
         let mut host = address.clone().into_parts();
         host.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
         let server = Uri::from_parts(host)?;
-        let proxy = proxy_of(&server, None, &|name| self.environment.get(name).cloned());
-        let proxy = proxy.map_err(|error| anyhow!("{} {}", error.field, error.reason))?;
+        let proxy = proxy_of(&server, None, &|name| std::env::var(name).ok()).map_err(of_field)?;
         let mut config = Config::new(server);
         config.default_retry = false;
         let trust = self.trust.clone();
-        let client = SeedEndpoint { config, trust, proxy }.client(None, None)?;
+        let client = SeedEndpoint { config, trust, proxy }.client(None)?;
         let answer = client
             .send(request)
             .await
@@ -256,10 +241,9 @@ impl OidcProvider {
 
 fn credentials(token: SecretString, ends: Timestamp) -> anyhow::Result<PluginCredentials> {
     let token = token_of_file(token.expose_secret().as_bytes(), "id-token");
-    let token =
-        token.map_err(|error| anyhow!("the {} of auth-provider oidc {}", error.field, error.reason))?;
+    let token = token.map_err(of_field).context("auth-provider oidc")?;
     Ok(PluginCredentials {
-        token: Some(token),
+        authorization: Some(bearer(&token)),
         client_certificate: None,
         ends: Some(ends),
     })

@@ -1,18 +1,20 @@
-//! Credentials that end: they are fetched again before that, and after the seed has refused them.
+//! The credentials of requests: they are fetched again before they end, and after the seed has refused them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::{Context as _, anyhow};
-use http::StatusCode;
+use anyhow::Context as _;
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Request, StatusCode};
 use jiff::{SignedDuration, Timestamp};
+use kube::client::Body;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
-use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, token_of_file};
+use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, bearer, token_of_file};
 
-use super::read_file;
 use super::transport::SeedEndpoint;
+use super::{of_field, read_file};
 
 /// Credentials are fetched again this long before they end, or half of their life if that is shorter.
 const MARGIN: SignedDuration = SignedDuration::from_mins(1);
@@ -23,12 +25,12 @@ const TOKEN_FILE_AGE: SignedDuration = SignedDuration::from_mins(1);
 /// After a failure, while the old credentials are still good, they are fetched again after this time.
 const RETRY: SignedDuration = SignedDuration::from_secs(10);
 
-/// Where credentials come from that do not stay.
+/// Where credentials come from.
 pub(super) struct CredentialSource {
     /// Blocks while a plugin runs or an issuer is asked.
-    pub(super) fetch: Box<dyn Fn() -> anyhow::Result<PluginCredentials> + Send + Sync>,
+    fetch: Box<dyn Fn() -> anyhow::Result<PluginCredentials> + Send + Sync>,
     /// They are fetched again after this time at the latest.
-    pub(super) longest_use: SignedDuration,
+    longest_use: SignedDuration,
 }
 
 /// The parts from which a client is made again.
@@ -39,45 +41,46 @@ struct RenewedClient {
     source: CredentialSource,
 }
 
-/// The client in use.
+/// The client in use, and what its requests carry.
+#[derive(Clone)]
 struct CurrentClient {
     client: kube::Client,
-    token: Option<SecretString>,
-    /// Counts the clients, because refusals of an older one say nothing about this one.
+    /// True if its certificate was fetched.
+    has_fetched_certificate: bool,
+    authorization: Option<HeaderValue>,
+    /// Counts the credentials, because refusals of older ones say nothing about these.
     number: u64,
     renew_at: Timestamp,
     ends: Option<Timestamp>,
     is_refused: bool,
 }
 
-/// A client for this endpoint with credentials of this source, if any. The first ones are fetched before it returns.
+/// A client for this endpoint with credentials of this source. The first ones are fetched before it returns.
 pub(super) async fn client(
     endpoint: SeedEndpoint,
     certificate: Option<ClientCertificate>,
-    source: Option<CredentialSource>,
+    source: CredentialSource,
 ) -> anyhow::Result<kube::Client> {
-    let Some(source) = source else {
-        return endpoint.client(None, certificate.as_ref());
-    };
     let namespace = endpoint.config.default_namespace.clone();
     let renewal = Arc::new(RenewedClient {
         endpoint,
         certificate,
         source,
     });
-    let first = {
-        let renewal = renewal.clone();
-        spawn_blocking(move || renewal.first()).await??
-    };
+    let first = renewal.fetch().await?;
+    let first = renewal.taken_up(first, None)?;
     let current = Arc::new(Mutex::new(first));
-    let service = tower::service_fn(move |request| {
+    let service = tower::service_fn(move |mut request: Request<Body>| {
         let (renewal, current) = (renewal.clone(), current.clone());
         async move {
-            let (client, number) = renewal.up_to_date(&current).await?;
-            let response = client.send(request).await?;
+            let used = renewal.up_to_date(&current).await?;
+            if let Some(authorization) = used.authorization {
+                request.headers_mut().insert(AUTHORIZATION, authorization);
+            }
+            let response = used.client.send(request).await?;
             if response.status() == StatusCode::UNAUTHORIZED {
                 let mut current = current.lock().await;
-                current.is_refused |= current.number == number;
+                current.is_refused |= current.number == used.number;
             }
             Ok::<_, kube::Error>(response)
         }
@@ -85,48 +88,89 @@ pub(super) async fn client(
     Ok(kube::Client::new(service, namespace))
 }
 
-impl RenewedClient {
-    fn first(&self) -> anyhow::Result<CurrentClient> {
-        let fetched = (self.source.fetch)()?;
-        Ok(CurrentClient {
-            client: self.client(&fetched)?,
-            token: fetched.token,
-            number: 0,
-            renew_at: self.renew_at(fetched.ends),
-            ends: fetched.ends,
-            is_refused: false,
-        })
-    }
+// === impl CredentialSource ===
 
+impl CredentialSource {
+    /// Credentials that say themselves when they end, if they do.
+    pub(super) fn until_they_end(
+        fetch: impl Fn() -> anyhow::Result<PluginCredentials> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            fetch: Box::new(fetch),
+            longest_use: SignedDuration::MAX,
+        }
+    }
+}
+
+/// Credentials that are written down and stay.
+pub(super) fn fixed(authorization: Option<SecretString>) -> CredentialSource {
+    CredentialSource::until_they_end(move || Ok(credentials(authorization.clone())))
+}
+
+/// The token in a file, and the one while the file cannot be read.
+pub(super) fn token_file(path: PathBuf, instead: Option<SecretString>) -> CredentialSource {
+    let name = format!("the token file {}", path.display());
+    let read = move || {
+        let content = read_file(&path).with_context(|| format!("{name} cannot be read"))?;
+        token_of_file(&content, &name).map_err(of_field)
+    };
+    let fetch = move || {
+        let token = read().or_else(|error| instead.clone().ok_or(error))?;
+        Ok(credentials(Some(bearer(&token))))
+    };
+    CredentialSource {
+        fetch: Box::new(fetch),
+        longest_use: TOKEN_FILE_AGE,
+    }
+}
+
+fn credentials(authorization: Option<SecretString>) -> PluginCredentials {
+    PluginCredentials {
+        authorization,
+        ..PluginCredentials::default()
+    }
+}
+
+/// A header that nobody logs.
+pub(super) fn header_of(credentials: &SecretString) -> anyhow::Result<HeaderValue> {
+    let header = HeaderValue::try_from(credentials.expose_secret());
+    let mut header = header.context("the credentials have characters that no HTTP header can carry")?;
+    header.set_sensitive(true);
+    Ok(header)
+}
+
+// === impl RenewedClient ===
+
+impl RenewedClient {
     /// The client to use now. While its credentials are good, requests go on with them, however long a renewal takes.
     /// Requests wait for new ones, as long as their deadlines allow, only if the old ones are of no use.
-    async fn up_to_date(
-        self: Arc<Self>,
-        current: &Arc<Mutex<CurrentClient>>,
-    ) -> kube::Result<(kube::Client, u64)> {
+    async fn up_to_date(self: Arc<Self>, current: &Arc<Mutex<CurrentClient>>) -> kube::Result<CurrentClient> {
         let mut now = current.lock().await;
         if now.is_refused || now.has_ended() {
             let renewed = self.fetch().await;
-            let renewed = renewed.and_then(|fetched| self.take_up(fetched, &mut now));
-            renewed.map_err(|error| kube::Error::Service(error.into()))?;
+            let renewed = renewed.and_then(|fetched| self.taken_up(fetched, Some(&now)));
+            *now = renewed.map_err(|error| kube::Error::Service(error.into()))?;
         } else if now.renew_at <= Timestamp::now() {
             // Not a second one beside this one.
             now.renew_at = Timestamp::MAX;
             tokio::spawn(self.renew(Arc::clone(current)));
         }
-        Ok((now.client.clone(), now.number))
+        Ok(now.clone())
     }
 
     async fn renew(self: Arc<Self>, current: Arc<Mutex<CurrentClient>>) {
         let fetched = self.fetch().await;
         let mut current = current.lock().await;
-        if let Err(error) = fetched.and_then(|fetched| self.take_up(fetched, &mut current)) {
-            tracing::warn!(
-                error = format!("{error:#}"),
-                "cannot renew the credentials for the seed yet"
-            );
-            let again = Timestamp::now().saturating_add(RETRY);
-            current.renew_at = again.unwrap_or(Timestamp::MAX);
+        match fetched.and_then(|fetched| self.taken_up(fetched, Some(&current))) {
+            Ok(renewed) => *current = renewed,
+            Err(error) => {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "cannot renew the credentials for the seed yet"
+                );
+                let again = Timestamp::now().saturating_add(RETRY);
+                current.renew_at = again.unwrap_or(Timestamp::MAX);
+            }
         }
     }
 
@@ -135,20 +179,29 @@ impl RenewedClient {
         spawn_blocking(move || (renewal.source.fetch)()).await?
     }
 
-    fn take_up(&self, fetched: PluginCredentials, current: &mut CurrentClient) -> anyhow::Result<()> {
-        let exposed =
-            |token: &Option<SecretString>| token.as_ref().map(|token| token.expose_secret().to_owned());
-        let is_same =
-            fetched.client_certificate.is_none() && exposed(&fetched.token) == exposed(&current.token);
-        if !is_same {
-            current.client = self.client(&fetched)?;
-            current.token = fetched.token;
-            current.number += 1;
-        }
-        current.renew_at = self.renew_at(fetched.ends);
-        current.ends = fetched.ends;
-        current.is_refused = false;
-        Ok(())
+    /// A client with these credentials. It keeps the connections of the last one unless the certificate is another.
+    fn taken_up(
+        &self,
+        fetched: PluginCredentials,
+        last: Option<&CurrentClient>,
+    ) -> anyhow::Result<CurrentClient> {
+        let authorization = fetched.authorization.as_ref().map(header_of).transpose()?;
+        let client = match (&fetched.client_certificate, last) {
+            (None, Some(last)) if !last.has_fetched_certificate => last.client.clone(),
+            (certificate, _) => {
+                let certificate = certificate.as_ref().or(self.certificate.as_ref());
+                self.endpoint.client(certificate)?
+            }
+        };
+        Ok(CurrentClient {
+            client,
+            has_fetched_certificate: fetched.client_certificate.is_some(),
+            authorization,
+            number: last.map_or(0, |last| last.number + 1),
+            renew_at: self.renew_at(fetched.ends),
+            ends: fetched.ends,
+            is_refused: false,
+        })
     }
 
     /// When to fetch credentials again.
@@ -158,12 +211,6 @@ impl RenewedClient {
         let latest = latest.unwrap_or(Timestamp::MAX);
         ends.map_or(latest, |ends| latest.min(before(ends, now)))
     }
-
-    fn client(&self, fetched: &PluginCredentials) -> anyhow::Result<kube::Client> {
-        let certificate = fetched.client_certificate.as_ref();
-        let certificate = certificate.or(self.certificate.as_ref());
-        self.endpoint.client(fetched.token.as_ref(), certificate)
-    }
 }
 
 // === impl CurrentClient ===
@@ -171,26 +218,6 @@ impl RenewedClient {
 impl CurrentClient {
     fn has_ended(&self) -> bool {
         self.ends.is_some_and(|end| end <= Timestamp::now())
-    }
-}
-
-/// The token in a file, and the one while the file cannot be read.
-pub(super) fn token_file(path: PathBuf, instead: Option<SecretString>) -> CredentialSource {
-    let name = format!("the token file {}", path.display());
-    let read = move || {
-        let content = read_file(&path).with_context(|| format!("{name} cannot be read"))?;
-        token_of_file(&content, &name).map_err(|error| anyhow!("{} {}", error.field, error.reason))
-    };
-    let fetch = move || {
-        let token = read().or_else(|error| instead.clone().ok_or(error))?;
-        Ok(PluginCredentials {
-            token: Some(token),
-            ..PluginCredentials::default()
-        })
-    };
-    CredentialSource {
-        fetch: Box::new(fetch),
-        longest_use: TOKEN_FILE_AGE,
     }
 }
 
@@ -206,6 +233,7 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
+    use anyhow::anyhow;
     use kube::config::Config;
 
     use super::super::host_authorities;
@@ -238,10 +266,11 @@ mod tests {
                 longest_use: SignedDuration::ZERO,
             },
         });
-        let current = Arc::new(Mutex::new(renewal.first().unwrap()));
+        let first = renewal.fetch().await.unwrap();
+        let current = Arc::new(Mutex::new(renewal.taken_up(first, None).unwrap()));
         for _ in 0..3 {
             let used = tokio::time::timeout(BOUND, renewal.clone().up_to_date(&current)).await;
-            assert_eq!(used.unwrap().unwrap().1, 0);
+            assert_eq!(used.unwrap().unwrap().number, 0);
         }
         release.send(()).unwrap();
         let failed = async {

@@ -499,26 +499,6 @@ async fn a_plugin_that_gives_nothing_is_named() {
     assert!(error.contains("the exec plugin true needs a terminal"), "{error}");
 }
 
-/// A plugin that fails once a request is refused: the next one says so.
-#[tokio::test]
-async fn a_plugin_that_fails_later_is_named_by_the_request() {
-    let pki = SeedAuthority::new();
-    let api = api(&pki, |_| false).await;
-    let desk = Desk::new(&pki, &format!("https://{}", api.address));
-    let once = format!(
-        "test ! -e {0} || exit 1; touch {0}; echo '{{\"status\": {{\"token\": \"x\"}}}}'",
-        desk.file("ran").display()
-    );
-    let desk = desk.user(exec(&["/bin/sh", "-c", &once]));
-    let client = desk.connect().await.unwrap();
-    assert_eq!(status(&client).await, 401);
-    let error = client.send(get()).await.unwrap_err();
-    assert!(
-        chain(&error).contains("the exec plugin sh failed (exit status: 1)"),
-        "{error}"
-    );
-}
-
 fn jwt(name: &str, seconds: i64) -> String {
     use base64::Engine as _;
     let payload =
@@ -704,6 +684,22 @@ async fn a_username_without_a_password_is_sent_with_an_empty_one() {
     );
     assert_eq!(status(&client).await, 200);
     assert_eq!(*api.received.lock(), [format!("Basic {}", encoded("me:"))]);
+}
+
+#[test]
+fn the_files_are_those_of_the_option_else_the_environment() {
+    let home = "/root/.kube/config";
+    for (option, kubeconfig, expected) in [
+        (Some("/o"), "/a", (OPTION, &["/o"][..])),
+        (None, ":/a::b", (VARIABLE, &["/a", "b"])),
+        (None, "", ("the home directory", &[home])),
+        (None, ":", ("the home directory", &[home])),
+    ] {
+        let variable = |name: &str| Some(if name == VARIABLE { kubeconfig } else { "/root" }.to_owned());
+        let (origin, found) = files(option.map(Path::new), &variable);
+        let expected_files: Vec<_> = expected.1.iter().map(PathBuf::from).collect();
+        assert_eq!((origin, found), (Some(expected.0), expected_files));
+    }
 }
 
 #[tokio::test]

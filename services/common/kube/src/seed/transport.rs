@@ -1,14 +1,9 @@
 //! Connections to the seed: TCP, a proxy, TLS.
 
-use std::error::Error;
-use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use anyhow::Context as _;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use http::header::AUTHORIZATION;
-use http::{HeaderValue, Uri};
+use http::Uri;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client as HttpClient;
@@ -16,16 +11,18 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::client::{Body, ConfigExt as _};
-use kube::config::{AuthInfo, Config};
+use kube::config::Config;
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::ExposeSecret as _;
 use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
-use watchdog_api::kubeconfig::{ClientCertificate, Proxy};
+use watchdog_api::kubeconfig::{ClientCertificate, Proxy, basic};
 use watchdog_certificates::{ServerTrust, client_config};
+
+use super::renewal::header_of;
 
 /// One crypto provider for all clients: it is the larger part of a configuration.
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
@@ -33,23 +30,14 @@ static PROVIDER: LazyLock<Arc<CryptoProvider>> =
 
 /// The parts that all clients of one seed have in common.
 pub(super) struct SeedEndpoint {
-    /// With the credentials that are no certificate.
     pub(super) config: Config,
     pub(super) trust: ServerTrust,
     pub(super) proxy: Option<Proxy>,
 }
 
 impl SeedEndpoint {
-    /// A client with this token, if any, and this certificate.
-    pub(super) fn client(
-        &self,
-        token: Option<&SecretString>,
-        certificate: Option<&ClientCertificate>,
-    ) -> anyhow::Result<kube::Client> {
-        let mut config = self.config.clone();
-        if let Some(authorization) = authorization(&config.auth_info, token)? {
-            config.headers.push((AUTHORIZATION, authorization));
-        }
+    /// A client with this certificate.
+    pub(super) fn client(&self, certificate: Option<&ClientCertificate>) -> anyhow::Result<kube::Client> {
         let certificate = certificate.map(|pair| (pair.chain.clone(), pair.key.clone_key()));
         let tls = client_config(PROVIDER.clone(), self.trust.clone(), certificate)?;
         let mut tcp = HttpConnector::new();
@@ -58,7 +46,7 @@ impl SeedEndpoint {
             None => SeedConnector::new(tcp.map_response(MaybeHttpsStream::Http).map_err(Into::into)),
             Some(proxy) => through(proxy, tcp, &tls)?,
         };
-        over(connector, &config, tls)
+        over(connector, &self.config, tls)
     }
 }
 
@@ -66,8 +54,18 @@ impl SeedEndpoint {
 type SeedConnector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
 fn through(proxy: &Proxy, tcp: HttpConnector, tls: &ClientConfig) -> anyhow::Result<SeedConnector> {
-    let source = proxy.source;
-    let failed = move |error: BoxError| BoxError::from(ProxyFailed { source, error });
+    let named_by = proxy.source;
+    let remedy = match named_by {
+        "proxy-url" => "correct it in the kubeconfig",
+        _ => "correct it, or add the seed's host to NO_PROXY",
+    };
+    let failed = move |error: BoxError| {
+        BoxError::from(ProxyFailed {
+            named_by,
+            remedy,
+            error,
+        })
+    };
     if proxy.address.scheme_str() == Some("socks5") {
         let mut socks = SocksV5::new(proxy.address.clone(), tcp);
         if let Some((name, password)) = &proxy.user {
@@ -78,42 +76,13 @@ fn through(proxy: &Proxy, tcp: HttpConnector, tls: &ClientConfig) -> anyhow::Res
             socks.map_err(move |error| failed(error.into())),
         ));
     }
-    let to_proxy = https(tcp, tls.clone(), None)?;
-    let tunnel = tunnel(proxy, to_proxy)?;
+    let mut tunnel = Tunnel::new(proxy.address.clone(), https(tcp, tls.clone(), None)?);
+    if let Some((name, password)) = &proxy.user {
+        tunnel = tunnel.with_auth(header_of(&basic(name, password))?);
+    }
     Ok(SeedConnector::new(
         tunnel.map_err(move |error| failed(error.into())),
     ))
-}
-
-fn tunnel<C>(proxy: &Proxy, connector: C) -> anyhow::Result<Tunnel<C>> {
-    let tunnel = Tunnel::new(proxy.address.clone(), connector);
-    let Some((name, password)) = &proxy.user else {
-        return Ok(tunnel);
-    };
-    let credentials = HeaderValue::try_from(basic(name, password))
-        .with_context(|| format!("the credentials of {} cannot be sent", proxy.source))?;
-    Ok(tunnel.with_auth(credentials))
-}
-
-fn basic(name: &str, password: &SecretString) -> String {
-    let credentials = STANDARD.encode(format!("{name}:{}", password.expose_secret()));
-    format!("Basic {credentials}")
-}
-
-/// The header with the credentials that are no certificate. kube's own layer for it brings JSONPath and regular
-/// expressions into every program, for plugins that are run elsewhere here.
-fn authorization(user: &AuthInfo, token: Option<&SecretString>) -> anyhow::Result<Option<HeaderValue>> {
-    let text = match (&user.username, &user.password, token.or(user.token.as_ref())) {
-        (Some(name), Some(password), _) => basic(name, password),
-        (_, _, Some(token)) => format!("Bearer {}", token.expose_secret()),
-        // As client-go has it.
-        (Some(name), None, None) => basic(name, &SecretString::default()),
-        (None, _, None) => return Ok(None),
-    };
-    let value = HeaderValue::try_from(text);
-    let mut value = value.context("the token has characters that no HTTP header can carry")?;
-    value.set_sensitive(true);
-    Ok(Some(value))
 }
 
 fn https<C>(connector: C, tls: ClientConfig, server_name: Option<&str>) -> anyhow::Result<HttpsConnector<C>> {
@@ -126,7 +95,8 @@ fn https<C>(connector: C, tls: ClientConfig, server_name: Option<&str>) -> anyho
     Ok(builder.enable_http1().wrap_connector(connector))
 }
 
-/// The layers that kube itself puts above a connection, without retries and without a trace of each request.
+/// The layers that kube itself puts above a connection, without retries and without a trace of each request. Its layer
+/// for credentials brings JSONPath and regular expressions into every program, for plugins that are run elsewhere here.
 fn over(connector: SeedConnector, config: &Config, tls: ClientConfig) -> anyhow::Result<kube::Client> {
     let mut connector = TimeoutConnector::new(https(connector, tls, config.tls_server_name.as_deref())?);
     connector.set_connect_timeout(config.connect_timeout);
@@ -143,73 +113,11 @@ fn over(connector: SeedConnector, config: &Config, tls: ClientConfig) -> anyhow:
 }
 
 /// There is no way through a proxy.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("no connection through the proxy of {named_by}; {remedy}")]
 struct ProxyFailed {
-    source: &'static str,
+    named_by: &'static str,
+    remedy: &'static str,
+    #[source]
     error: BoxError,
-}
-
-impl fmt::Display for ProxyFailed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { source, .. } = self;
-        match *source {
-            "proxy-url" => {
-                f.write_str("no connection through the proxy of proxy-url; correct it in the kubeconfig")
-            }
-            _ => write!(
-                f,
-                "no connection through the proxy of {source}; correct it, or add the seed's host to NO_PROXY"
-            ),
-        }
-    }
-}
-
-impl Error for ProxyFailed {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(&*self.error)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_password_is_before_a_renewed_token_and_that_before_the_one_that_is_written_down() {
-        let secret = |text: &str| Some(SecretString::from(text));
-        let user = |name: Option<&str>, password, token| AuthInfo {
-            username: name.map(str::to_owned),
-            password,
-            token,
-            ..AuthInfo::default()
-        };
-        let renewed = secret("new");
-        for (user, renewed, expected) in [
-            (user(None, None, None), None, None),
-            (user(None, None, secret("old")), None, Some("Bearer old")),
-            (
-                user(None, None, secret("old")),
-                renewed.as_ref(),
-                Some("Bearer new"),
-            ),
-            (user(None, None, None), renewed.as_ref(), Some("Bearer new")),
-            (
-                user(Some("a"), secret("b"), secret("old")),
-                renewed.as_ref(),
-                Some("Basic YTpi"),
-            ),
-            (user(Some("a"), None, secret("old")), None, Some("Bearer old")),
-            (user(Some("a"), None, None), None, Some("Basic YTo=")),
-            (user(None, secret("b"), None), None, None),
-        ] {
-            let header = authorization(&user, renewed).unwrap();
-            assert_eq!(header.as_ref().map(|header| header.to_str().unwrap()), expected);
-            assert!(header.is_none_or(|header| header.is_sensitive()));
-        }
-        let error = authorization(&user(None, None, secret("hunter2\n")), None).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "the token has characters that no HTTP header can carry"
-        );
-    }
 }

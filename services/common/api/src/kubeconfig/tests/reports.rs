@@ -17,7 +17,7 @@ fn filled(text: &str) -> String {
 }
 
 /// The cluster and the user that kube gets for the seed.
-fn seed(text: &str) -> Result<(kube::config::Cluster, kube::config::AuthInfo), KubeconfigError> {
+fn seed(text: &str) -> Result<(kube::config::Cluster, SeedUser), KubeconfigError> {
     let file = filled(text).into_bytes();
     let read = of_seed(&["/home/me/seed.yaml".into()], None, &|_| Ok(file.clone()))?;
     Ok((read.cluster, read.user))
@@ -36,7 +36,7 @@ fn only_the_current_context_counts() {
         assert_eq!(access.credentials.token.unwrap().expose_secret(), TOKEN);
         let (cluster, user) = seed(text).unwrap();
         assert_eq!(cluster.server.unwrap(), "https://api.test");
-        assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
+        assert!(matches!(user, SeedUser::Fixed(Some(_))));
     }
     let broken = r#"
 contexts: [null, 7, {name: b, context: null}, {name: [x]}, {context: {}}, {name: a, context: {cluster: c, user: u}}]
@@ -57,7 +57,7 @@ fn a_user_that_is_null_empty_or_not_listed_is_anonymous() {
         let credentials = shoot(text).unwrap().credentials;
         assert!(credentials.token.is_none() && credentials.client_certificate.is_none());
         let (_, user) = seed(text).unwrap();
-        assert!(user.token.is_none() && user.exec.is_none());
+        assert!(matches!(user, SeedUser::Fixed(None)));
     }
 }
 
@@ -150,12 +150,11 @@ fn the_seed_may_do_all_that_kube_can() {
     assert_eq!(cluster.proxy_url.unwrap(), "http://hunter2@proxy.test:3128");
     let (cluster, user) = seed(BASIC).unwrap();
     assert_eq!(cluster.insecure_skip_tls_verify, Some(true));
-    assert_eq!(
-        (user.username.as_deref(), user.password.is_some()),
-        (Some("admin"), true)
-    );
+    assert!(matches!(user, SeedUser::Fixed(Some(_))));
     let (cluster, user) = seed(EXEC_PLUGIN).unwrap();
-    let exec = user.exec.unwrap();
+    let SeedUser::Exec(exec) = user else {
+        panic!("{user:?}")
+    };
     assert_eq!(
         exec.command.unwrap(),
         "/home/me/bin/login",
@@ -169,5 +168,8 @@ fn the_seed_may_do_all_that_kube_can() {
         json!({"shoot": {"name": "one", "number": 7}})
     );
     let (_, user) = seed(OIDC).unwrap();
-    assert_eq!(user.auth_provider.unwrap().config["id-token"], TOKEN);
+    let SeedUser::Provider(provider) = user else {
+        panic!("{user:?}")
+    };
+    assert_eq!(provider.config["id-token"].trim(), TOKEN);
 }

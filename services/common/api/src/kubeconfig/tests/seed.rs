@@ -2,7 +2,6 @@
 
 use super::*;
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +45,7 @@ users: [{name: u, user: {client-certificate: /pki/tls.crt, client-key: ../tls.ke
         })
     }
 
-    fn user(&self) -> Result<kube::config::AuthInfo, String> {
+    fn user(&self) -> Result<SeedUser, String> {
         Ok(self.read(&["/home/me/config"], None)?.user)
     }
 }
@@ -66,12 +65,8 @@ fn files_beside_it_are_read() {
         certificate.key,
         PrivateKeyDer::from_pem_slice(PKI.key.as_bytes()).unwrap()
     );
-    assert_eq!(
-        read.user.token_file.as_deref(),
-        Some("/home/me/token"),
-        "it is read again"
-    );
-    assert!(read.user.token.is_none());
+    let user = format!("{:?}", read.user);
+    assert_eq!(user, "TokenFile(\"/home/me/token\", None)", "it is read again");
     let plain = Files::new().read(&["/home/me/config"], Some("plain")).unwrap();
     assert_eq!(plain.server, "http://127.0.0.1:8001/");
     assert!(plain.authorities.is_none() && plain.client_certificate.is_none());
@@ -93,7 +88,49 @@ clusters: [{name: c, cluster: {server: 'https://api.test'}}]
 users: [{name: u, user: {token: \"hunter2-hunter2\\n\"}}]
 ";
     let user = Files::new().with("/home/me/config", inline).user().unwrap();
-    assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
+    assert_eq!(authorization(user), format!("Bearer {TOKEN}"));
+}
+
+/// In client-go's order; in files as people write them there are several.
+#[test]
+fn the_first_of_several_ways_counts() {
+    let exec = "exec: {apiVersion: v1, command: login}";
+    let provider = "auth-provider: {name: oidc, config: {}}";
+    for (user, expected) in [
+        ("x: 1".to_owned(), "Fixed(None)"),
+        (format!("{exec}, {provider}"), "Exec("),
+        (provider.to_owned(), "Provider("),
+        (format!("username: me, {exec}"), "Basic bWU6"),
+        (format!("username: me, token: t, {exec}"), "Bearer t"),
+        (format!("tokenFile: token, {exec}"), "TokenFile("),
+        (
+            "username: me, password: p, token: t, tokenFile: token".to_owned(),
+            "Basic bWU6cA==",
+        ),
+    ] {
+        let file = format!(
+            "
+contexts: [{{name: b, context: {{cluster: c, user: u}}}}]
+clusters: [{{name: c, cluster: {{server: 'https://api.test'}}}}]
+users: [{{name: u, user: {{{user}}}}}]
+"
+        );
+        let way = Files::new().with("/home/me/config", file).user().unwrap();
+        let shown = format!("{way:?}");
+        match way {
+            SeedUser::Fixed(Some(_)) | SeedUser::NameOnly(_) => assert_eq!(authorization(way), expected),
+            _ => assert!(shown.starts_with(expected), "{shown}"),
+        }
+    }
+}
+
+fn authorization(user: SeedUser) -> String {
+    match user {
+        SeedUser::Fixed(Some(authorization)) | SeedUser::NameOnly(authorization) => {
+            authorization.expose_secret().to_owned()
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
@@ -165,21 +202,5 @@ fn several_files_are_merged_and_the_first_counts() {
         .read(&["/first", "/none", "/home/me/config"], None)
         .unwrap()
         .user;
-    assert_eq!(user.token.unwrap().expose_secret(), TOKEN);
-    assert_eq!(user.token_file, None);
-}
-
-#[test]
-fn the_files_are_those_of_the_environment() {
-    let files = |kubeconfig: Option<&str>, home: Option<&str>| {
-        default_files(kubeconfig.map(OsStr::new), home.map(OsStr::new))
-    };
-    assert_eq!(
-        files(Some(":/a::b"), Some("/root")),
-        [Path::new("/a"), Path::new("b")]
-    );
-    for empty in [None, Some(""), Some(":")] {
-        assert_eq!(files(empty, Some("/root")), [Path::new("/root/.kube/config")]);
-    }
-    assert!(files(None, None).is_empty());
+    assert_eq!(authorization(user), format!("Bearer {TOKEN}"));
 }
