@@ -1,8 +1,8 @@
 //! Judges the real prober by a simulated kube-controller-manager, over many histories in virtual time.
 //!
-//! `HISTORIES` is their number, `CLASS` the beginnings of the names of their classes, with `|` between them, `SEED`
-//! the first seed; `SHOOTS` how many share a prober where
-//! several do; `SAFETY_PAGE` names the page with the table.
+//! `HISTORIES` is their number, `CLASS` the beginnings of the names of their classes, with `|` between them (`list`
+//! prints all names), `SEED` the first seed; `SHOOTS` how many share a prober where several do; `SAFETY_PAGE` names
+//! the page with the tables.
 
 #![cfg(test)]
 
@@ -58,10 +58,14 @@ fn chosen(classes: Vec<HistoryClass>) -> Vec<HistoryClass> {
         return classes;
     };
     let all = classes::all().into_iter().chain(classes::limits());
-    let chosen: Vec<_> = all
-        .filter(|class| only.split('|').any(|name| class.name.starts_with(name)))
-        .collect();
-    assert!(!chosen.is_empty(), "there is no class {only:?}");
+    let is_chosen = |class: &HistoryClass| only.split('|').any(|name| class.name.starts_with(name));
+    let (chosen, others): (Vec<_>, Vec<_>) = all.partition(is_chosen);
+    let others: Vec<_> = others.iter().map(|class| class.name).collect();
+    assert!(
+        !chosen.is_empty(),
+        "no class begins with {only:?}; there are:\n{}",
+        others.join("\n")
+    );
     chosen
 }
 

@@ -34,8 +34,8 @@ pub(crate) fn markdown(table: &Table) -> String {
     text
 }
 
-/// The same for docs/explanation/safety.md: classes in which everything went well share a row, and their names follow.
-/// Where kube-controller-manager may be first, the reason stands with the class.
+/// The same for docs/explanation/safety.md: classes in which everything went well share a row. Where
+/// kube-controller-manager may be first, the reason stands with the class.
 pub(crate) fn page(table: &Table, classes: &[HistoryClass]) -> String {
     let is_notable = |judgement: &Judgement| {
         judgement.is_false()
@@ -52,33 +52,14 @@ pub(crate) fn page(table: &Table, classes: &[HistoryClass]) -> String {
         let why = classes[*place].may_be_late.unwrap_or_default();
         let _ = writeln!(text, "{} {why} |", row(name, judgements.iter()));
     }
-    let names: Vec<&str> = well.iter().map(|((_, name), _)| *name).collect();
-    let together = format!("{} more classes, below", names.len());
+    let together = format!(
+        "{} more classes, none false, late, unrestored or unfounded",
+        well.len()
+    );
     let judgements = well.iter().flat_map(|(_, judgements)| *judgements);
     let _ = writeln!(text, "{} |", row(&together, judgements));
     let _ = writeln!(text, "{} |", row("**all**", table.values().flatten()));
-    let names = format!(
-        "Nothing false, late, unrestored or unfounded: {}.",
-        names.join("; ")
-    );
-    format!("{text}\n{}\n", wrapped(&names))
-}
-
-/// In lines of at most 120 characters.
-fn wrapped(text: &str) -> String {
-    let (mut lines, mut line) = (String::new(), String::new());
-    for word in text.split(' ') {
-        if !line.is_empty() && line.len() + 1 + word.len() > 120 {
-            lines.push_str(&line);
-            lines.push('\n');
-            line.clear();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines + &line
+    text
 }
 
 /// How often a verdict was false, and why nobody can know, as Markdown.
