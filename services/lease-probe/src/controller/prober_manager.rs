@@ -210,9 +210,9 @@ impl ProberManager {
         tokio::spawn(run.instrument(span));
     }
 
-    /// Takes over the verdict of a prober unless that was stopped. Within the lock, so that nothing is reported after it
-    /// was.
+    /// Takes over the verdict of a prober unless that was stopped.
     fn report(&self, shoot: &str, stopped: &CancellationToken, verdict: Verdict) {
+        // Within the lock, so that nothing is reported after it was stopped.
         let _inner = self.inner.lock();
         if !stopped.is_cancelled() {
             self.verdicts.upsert(shoot.to_owned(), verdict);

@@ -140,8 +140,8 @@ pub(crate) fn after_assessment(
     for at in [found.look_ahead, crossing].into_iter().flatten() {
         // When the nodes must be listed, apart from other shoots: a list of nodes costs as much as dozens of probes.
         due = due.min(at.max(started.after(CROSSING_SPACING)).max(now));
-        // Together with them while it is far, because most kubelets renew before it comes. Without the nodes, a crossing
-        // is only when the first lease would expire, so its exact instant does not matter either.
+        // Together with them while it is far, because most kubelets renew before it comes. Without the nodes, a
+        // crossing is only when the first lease would expire, so its exact instant does not matter either.
         if found.look_ahead.is_some() {
             due = due.min(with_others(at));
         }
