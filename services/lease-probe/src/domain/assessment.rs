@@ -15,7 +15,7 @@ use super::renewals::{LeaseAge, LeaseList, Renewals, longest_pause, shortest_gra
 const MOST_ZONES: usize = 20;
 
 /// The rule's numbers for one shoot.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ExpiryRule {
     /// The grace period of kube-controller-manager.
     pub grace: Duration,
@@ -43,7 +43,7 @@ impl ZoneCount {
 }
 
 /// The result of judging one list of the leases: the evidence for a verdict, and when to look again.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Assessment {
     /// As found now, before the thresholds of a verdict.
     pub outcome: Outcome,
@@ -102,36 +102,6 @@ pub struct Assessment {
 }
 
 impl Assessment {
-    /// Of a list of which no lease is counted yet.
-    pub(super) fn new(list: &LeaseList, renewals: &Renewals, rule: ExpiryRule) -> Self {
-        Self {
-            outcome: Outcome::Pending,
-            by_leases: Outcome::Pending,
-            judged: list.sent,
-            list_revision: list.revision,
-            rule,
-            nodes: 0,
-            leases: count(list.leases.len()).saturating_add(list.malformed),
-            candidates: 0,
-            expired: 0,
-            unconfirmed: 0,
-            temporarily_excluded: 0,
-            absent: 0,
-            without_lease: 0,
-            renewing: 0,
-            excluded: BTreeMap::new(),
-            zones: BTreeMap::new(),
-            largest_skew: renewals.largest_skew(),
-            newest_expired_renewal: None,
-            crossing: None,
-            next_expiry: None,
-            look_ahead: None,
-            urgent: false,
-            renew_interval: renewals.renew_interval(),
-            longest_pause: longest_pause(rule.grace),
-        }
-    }
-
     /// Returns true if kube-controller-manager acts before a loss can be proven.
     #[must_use]
     pub fn grace_too_short(&self) -> bool {
@@ -202,7 +172,16 @@ pub fn assess(
     external: Option<ExternalOutage>,
 ) -> Assessment {
     let now = list.sent;
-    let mut found = Assessment::new(list, renewals, rule);
+    let mut found = Assessment {
+        judged: now,
+        list_revision: list.revision,
+        rule,
+        leases: count(list.leases.len()).saturating_add(list.malformed),
+        largest_skew: renewals.largest_skew(),
+        renew_interval: renewals.renew_interval(),
+        longest_pause: longest_pause(rule.grace),
+        ..Assessment::default()
+    };
     let ages = found.count_leases(list, renewals, nodes, loss_may_stand);
     let required = required(found.candidates, rule.threshold) as usize;
     // One candidate is too little evidence for a loss: nothing to be on time for.

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::unix_time::UnixTime;
 
-use super::assessment::{Assessment, ExpiryRule};
+use super::assessment::{Assessment, ExpiryRule, assess};
 use super::outcome::Outcome;
 use super::renewals::{LeaseList, Renewals};
 
@@ -21,7 +21,14 @@ pub(super) const RULE: ExpiryRule = ExpiryRule {
 pub(super) fn nothing_found() -> Assessment {
     Assessment {
         outcome: Outcome::Healthy,
-        ..Assessment::new(&LeaseList::default(), &Renewals::default(), RULE)
+        ..assess(
+            &LeaseList::default(),
+            &Renewals::default(),
+            None,
+            RULE,
+            false,
+            None,
+        )
     }
 }
 

@@ -8,7 +8,7 @@ use watchdog_api::eligibility::SkipReason;
 use watchdog_api::text::printable;
 
 /// The outcome of the last probe of a shoot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Outcome {
     /// The nodes are connected.
     Healthy,
@@ -27,6 +27,7 @@ pub enum Outcome {
     /// Not probed.
     Skipped(SkipReason),
     /// No probe has come to a result yet.
+    #[default]
     Pending,
 }
 
