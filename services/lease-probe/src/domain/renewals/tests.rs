@@ -22,7 +22,7 @@ fn age_of(renewals: &Renewals, name: &str) -> Option<LeaseAge> {
 
 /// From when on the lease is expired.
 fn expired_from(renewals: &Renewals) -> UnixTime {
-    age_of(&renewals, "n").unwrap().expired_from
+    age_of(renewals, "n").unwrap().expired_from
 }
 
 #[test]
