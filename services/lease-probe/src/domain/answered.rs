@@ -57,7 +57,8 @@ pub struct AnsweredMark {
     outages: u32,
     // How often a connection fell silent.
     silences: u32,
-    first_observed: bool,
+    /// True if this replica has not seen the lease renewed.
+    pub(super) first_observed: bool,
 }
 
 impl AnsweredTime {

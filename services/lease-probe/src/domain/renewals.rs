@@ -52,8 +52,6 @@ struct Renewal {
     mark: AnsweredMark,
     renew_interval: Duration,
     clock: NodeClock,
-    // True if the lease had it when it was first observed: this replica did not observe its arrival.
-    unseen: bool,
     // When the first list was asked for that has the lease, and the moment of the last one.
     first_listed: UnixTime,
     listed: UnixTime,
@@ -138,7 +136,10 @@ impl Renewals {
                 renewed.push((lease.revision, sent, earliest, &lease.name));
             } else if went_back || was_missing {
                 // Silence begins anew.
-                known.mark = self.answered.now();
+                known.mark = match known.mark.first_observed {
+                    true => self.answered.first_observed(),
+                    false => self.answered.now(),
+                };
             }
         }
         // Leases with a lower revision were written before, so a renewal arrived no earlier than they were sent.
@@ -190,7 +191,7 @@ impl Renewals {
         let shown_old_from = old_from.min(shown.after(expiry_age));
         // Of a renewal that this replica did not observe another one may have reported a loss since a connected kubelet
         // would have renewed again.
-        let doubtful_from = match node.unseen && loss_may_stand {
+        let doubtful_from = match node.mark.first_observed && loss_may_stand {
             true => shown_old_from.min(silent_from),
             false => shown_old_from,
         };
@@ -256,7 +257,6 @@ impl Renewal {
             mark,
             renew_interval: renew_interval(lease),
             clock,
-            unseen: true,
             first_listed: list.sent,
             listed: as_of,
         }
@@ -266,7 +266,6 @@ impl Renewal {
     /// to this list. That is certain whatever clock the node has, so an estimate that contradicts it is wrong.
     fn note(&mut self, renew_time: UnixTime, arrived_from: UnixTime, list: &LeaseList) -> UnixTime {
         self.renew_time = renew_time;
-        self.unseen = false;
         self.clock.note(renew_time, list.sent, list.received);
         let skew = self.clock.skew(self.renew_interval);
         let sent = renew_time.shifted(skew.saturating_neg());

@@ -199,6 +199,12 @@ fn nothing_is_concluded_from_data_that_went_back_but_that_silence_begins_anew() 
         (age.renewed, age.silence_proven_at),
         (at(0), at(62).shifted(S / 2))
     );
+    // A lease that was never seen renewed still needs the longest silence.
+    let mut renewals = Renewals::default();
+    observe(&mut renewals, 0, &[lease(-5)]);
+    observe(&mut renewals, 10, &[lease(-9)]);
+    let proven = age_of(&renewals, "n").unwrap().silence_proven_at;
+    assert_eq!(proven, at(42).shifted(S / 2));
 }
 
 /// A server that was behind shows renewals long after they were made. They came late for a loss, and prove no health.
