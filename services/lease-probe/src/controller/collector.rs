@@ -9,7 +9,7 @@ use watchdog_runtime::metrics::{Collector, Exposition, ShootLabel};
 use super::prober_manager::ProberManager;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::{Verdict, is_notable};
-use crate::metrics::{self, SkipReasonName};
+use crate::metrics::{self, FailureReason, SkipReasonName};
 
 /// Reads the verdicts of this replica.
 pub(crate) struct VerdictCollector(pub(crate) Arc<ProberManager>);
@@ -22,7 +22,6 @@ impl Collector for VerdictCollector {
             .collect();
         self.collect_numbers(out, &all);
         self.collect_verdicts(out, &all);
-        self.collect_probers(out);
     }
 }
 
@@ -35,7 +34,7 @@ fn values<'a, T>(
 }
 
 impl VerdictCollector {
-    /// Numbers of shoots. Of its witnesses, one counts each.
+    /// Totals. Of its witnesses, one counts each shoot.
     fn collect_numbers(&self, out: &mut Exposition, all: &[(ShootLabel<'_>, &Verdict)]) {
         let (me, members) = (&self.0.shared.identity, self.0.members.borrow().clone());
         let mut outcomes: BTreeMap<&str, (&Outcome, f64)> = BTreeMap::new();
@@ -50,6 +49,9 @@ impl VerdictCollector {
         }
         out.family(&metrics::SHOOTS, outcomes.into_values());
         out.family(&metrics::SKIPPED, skipped);
+        out.family(&metrics::ACTIVE_PROBES, [((), self.0.active() as f64)]);
+        let bytes = self.0.shared.limits.answer_bytes();
+        out.family(&metrics::ANSWER_BYTES, [((), bytes as f64)]);
     }
 
     fn collect_verdicts(&self, out: &mut Exposition, all: &[(ShootLabel<'_>, &Verdict)]) {
@@ -79,7 +81,7 @@ impl VerdictCollector {
         out.family(&metrics::SHOOT_OUTCOME, unhealthy);
         out.family(
             &metrics::GRACE_TOO_SHORT,
-            values(&evidence, |e| is(e.grace_too_short)),
+            values(&evidence, |e| is(e.grace_too_short())),
         );
         let changed = values(&probed, |v| Some(seconds(v.outcome_since.0)));
         out.family(&metrics::OUTCOME_CHANGED, changed);
@@ -101,17 +103,10 @@ impl VerdictCollector {
         let refused =
             { probed.iter() }.flat_map(|(shoot, v)| v.refused.iter().map(|one| ((*shoot, *one), 1.0)));
         out.family(&metrics::SHOOT_PERMISSION_MISSING, refused);
-    }
-
-    fn collect_probers(&self, out: &mut Exposition) {
-        let Self(manager) = self;
-        out.family(&metrics::ACTIVE_PROBES, [((), manager.active() as f64)]);
-        out.family(&metrics::ANSWER_BYTES, [((), manager.answer_bytes() as f64)]);
-        let failures = manager.failures();
-        let series = failures.iter().flat_map(|(shoot, counts)| {
-            let counts = counts.iter();
-            counts.map(|(labels, n)| ((ShootLabel(shoot), *labels), *n as f64))
+        let failures = all.iter().flat_map(|(shoot, v)| {
+            let counts = v.failures.iter();
+            counts.map(|((endpoint, reason), n)| ((*shoot, (*endpoint, FailureReason(reason))), *n as f64))
         });
-        out.family(&metrics::PROBE_FAILURES, series);
+        out.family(&metrics::PROBE_FAILURES, failures);
     }
 }

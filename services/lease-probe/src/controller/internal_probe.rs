@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::UnixTime;
 
-use super::probe_context::ProbeContext;
-use super::probe_inputs::ProbeInputs;
+use super::probe_context::{ProbeContext, ProbeInputs};
 use crate::cluster::shoot_client::ShootClient;
-use crate::cluster::transport::{Budget, Connector, Suspicion};
+use crate::cluster::transport::{Budget, Connector};
 use crate::domain::assessment::Assessment;
 use crate::domain::candidates::NodeIndex;
 use crate::domain::outcome::ProbeFailure;
 use crate::domain::probe_state::{ProbeState, ProbeStep};
-use crate::domain::schedule;
+use crate::domain::schedule::MACHINES_PAUSE;
 
 /// A loss rests on a list of leases that is no older than this when it is reported: lists of nodes and machines may
 /// take long, and the leases may be renewed meanwhile.
@@ -31,22 +30,16 @@ pub(super) struct InternalProbe<C: Connector> {
 impl<C: Connector> InternalProbe<C> {
     /// Takes over why the API server may have been away.
     pub(super) fn note_suspicion(&mut self) {
-        let Some(suspicion) = self.client.take_suspicion() else {
-            return;
-        };
-        let Suspicion {
-            since,
-            silent,
-            noticed,
-        } = suspicion;
-        let since = self.shared.time_of(since);
-        // Its start is not known. Pings would have ended the connection within a renew interval; without pings
-        // (HTTP/1.1) this is an assumption.
-        let since = match noticed {
-            true => since.before(self.state.renew_interval()),
-            false => since,
-        };
-        self.state.answered_mut().note_outage(since, silent);
+        if let Some(suspicion) = self.client.take_suspicion() {
+            // Its start may be unknown. Pings would have ended the connection within a renew interval; without pings
+            // (HTTP/1.1) this is an assumption.
+            let unknown = match suspicion.noticed {
+                true => self.state.renew_interval(),
+                false => Duration::ZERO,
+            };
+            let since = self.shared.time_of(suspicion.since).before(unknown);
+            self.state.answered_mut().note_outage(since, suspicion.silent);
+        }
     }
 
     /// Lists the leases, and the nodes and machines if they matter. If those take long, the leases are listed once
@@ -68,13 +61,12 @@ impl<C: Connector> InternalProbe<C> {
                 ProbeStep::CountNodes(assessment) => {
                     let nodes = self.client.count_nodes(budget).await;
                     self.note_suspicion();
-                    if nodes.is_some_and(|nodes| nodes <= assessment.evidence.renewing as usize) {
+                    if nodes.is_some_and(|nodes| nodes <= assessment.renewing as usize) {
                         return Ok(assessment);
                     }
                     None
                 }
-                ProbeStep::ListNodes => None,
-                ProbeStep::Ahead(assessment) => Some(assessment),
+                ProbeStep::ListNodes(ahead) => ahead,
             };
             let index = match (self.list_nodes(inputs, budget).await, ahead) {
                 (Ok(index), _) => index,
@@ -101,7 +93,7 @@ impl<C: Connector> InternalProbe<C> {
         }
         let listed = self.client.nodes_and_machines(&inputs.internal, budget).await;
         if let Err(ProbeFailure::MachinesThrottled(wait)) = listed {
-            let pause = schedule::machines_pause(wait, self.shared.pace(&inputs.config));
+            let pause = self.shared.pace(&inputs.config).pause(wait, MACHINES_PAUSE);
             self.machines_paused_until = self.shared.now().after(pause);
         }
         let (nodes, machines) = listed?;

@@ -3,7 +3,6 @@
 pub(crate) mod collector;
 mod internal_probe;
 mod probe_context;
-mod probe_inputs;
 pub mod prober;
 pub mod prober_manager;
 mod supervisor;

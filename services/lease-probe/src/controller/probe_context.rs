@@ -1,14 +1,19 @@
-//! The state that all probes of the process share.
+//! The state that all probes of the process share, and the inputs of the probes of one shoot.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use watchdog_api::eligibility::ShootSettings;
+use watchdog_api::policy::{PolicyError, parse_failure_fraction};
 use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 
 use crate::cluster::answer_budget::SharedLimits;
+use crate::cluster::kubeconfig::Access;
+use crate::domain::assessment::ExpiryRule;
+use crate::domain::renewals::expiry_age;
 use crate::domain::schedule::ProbePace;
 
 /// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
@@ -68,12 +73,46 @@ impl ProbeContext {
         ProbePace {
             interval: config.probe_interval,
             jitter: config.backoff_jitter_factor,
-            failure_back_off: config
-                .internal_probe_failure_back_off_duration
-                .max(Duration::from_secs(1)),
+            failure_back_off: config.internal_probe_failure_back_off_duration,
             shoots: Arc::strong_count(&self.probing) - 1,
             close: Arc::strong_count(&self.close) - 1,
             random: (self.random)(),
         }
+    }
+}
+
+/// The inputs of a probe. A change takes effect on the running probe.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProbeInputs {
+    /// From the Cluster.
+    pub settings: Arc<ShootSettings>,
+    /// From the configuration file.
+    pub config: Arc<ProberConfig>,
+    /// The kubeconfig for the internal endpoint, or why there is none.
+    pub internal: Access,
+    /// The same for the external endpoint, where the configuration names a Secret for it.
+    pub external: Option<Access>,
+}
+
+impl ProbeInputs {
+    /// The rule for kubelets that renew at this interval.
+    pub(super) fn rule(&self, renew_interval: Duration) -> ExpiryRule {
+        let (own, threshold) = (self.settings.node_monitor_grace, self.failure_fraction());
+        let grace = own.unwrap_or(self.config.kcm_node_monitor_grace_duration);
+        ExpiryRule {
+            grace,
+            expiry_age: expiry_age(grace, renew_interval),
+            threshold: threshold.unwrap_or(self.config.node_lease_failure_fraction),
+        }
+    }
+
+    /// The share of expired leases at which the shoot counts as cut off: that of its annotation, or else that of the
+    /// configuration. The error says what is wrong with the annotation.
+    pub(super) fn failure_fraction(&self) -> Result<f64, PolicyError> {
+        let own = self.settings.failure_fraction.as_deref();
+        own.map_or(
+            Ok(self.config.node_lease_failure_fraction),
+            parse_failure_fraction,
+        )
     }
 }

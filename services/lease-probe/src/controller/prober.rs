@@ -3,21 +3,22 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use futures::future::{Either, select};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 use watchdog_api::unix_time::UnixTime;
 
 use super::internal_probe::InternalProbe;
-pub use super::probe_context::ProbeContext;
-pub use super::probe_inputs::ProbeInputs;
+pub use super::probe_context::{ProbeContext, ProbeInputs};
 use crate::cluster::connection::CachedConnection;
 use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{ShootClient, answers};
 use crate::cluster::transport::{Budget, Connector};
 use crate::domain::assessment::Assessment;
 use crate::domain::endpoint::Endpoint;
-use crate::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
+use crate::domain::outcome::{Outcome, ProbeFailure};
 use crate::domain::probe_state::ProbeState;
 use crate::domain::schedule;
 use crate::domain::verdict::{self, Verdict, VerdictBuilder};
@@ -26,15 +27,7 @@ use crate::metrics::{DETECTION_LAG, PROBE_DURATION, PROBES, SCHEDULE_LAG, THROTT
 /// In a `probeInterval` the ends of connections make at most about this many probes due.
 const MOST_WAKES: u32 = 3;
 
-/// Where a probe reports to.
-pub trait ProbeReporter: Send + Sync {
-    /// A verdict, new or renewed.
-    fn verdict(&self, verdict: Verdict);
-    /// A request to an endpoint of the shoot failed.
-    fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure);
-}
-
-/// Probes one shoot.
+/// Probes one shoot and reports its verdicts, new and renewed ones.
 pub struct Prober<R, C: Connector> {
     shared: Arc<ProbeContext>,
     inputs: watch::Receiver<ProbeInputs>,
@@ -57,7 +50,7 @@ pub struct Prober<R, C: Connector> {
     judged: UnixTime,
 }
 
-impl<R: ProbeReporter, C: Connector> Prober<R, C> {
+impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
     /// Prepares the probing of a shoot, by its namespace, through its internal and its external endpoint.
     pub fn new(
         shared: Arc<ProbeContext>,
@@ -93,7 +86,9 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
     /// Probes until `stop` is cancelled; the first probe is one of `shoots` that may all start now.
     pub async fn run(mut self, shoots: usize, stop: CancellationToken) {
         let now = self.shared.now();
-        self.report.verdict(self.verdicts.pending(now));
+        let message = "The first probe has no result yet.".to_owned();
+        let pending = self.verdicts.report(Outcome::Pending, message, now);
+        (self.report)(pending);
         let initial_delay = self.inputs.borrow_and_update().config.initial_delay;
         let mut due = schedule::first(now, initial_delay, shoots, (self.shared.random)());
         loop {
@@ -143,15 +138,17 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
         self.started = self.shared.now();
         let found = self.ask(inputs).await;
         PROBE_DURATION.record((), started.elapsed());
-        let (mut verdict, next_due) = match found {
+        let (mut verdict, due) = match found {
             Ok(found) => self.assessed(inputs, found),
             Err((endpoint, failure)) => self.failed(inputs, endpoint, &failure),
         };
+        let due = due.max(self.throttled_until);
+        verdict.valid_until = schedule::valid_until(due, inputs.config.probe_timeout);
         self.internal.state.reported(&verdict.outcome);
         if verdict.is_turn() {
             tracing::info!(
                 outcome = verdict.outcome.as_str(),
-                reason = verdict.failure,
+                reason = self.failing.unwrap_or_default(),
                 explanation = verdict.message,
                 "verdict changed"
             );
@@ -159,8 +156,8 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
         if let Err(malformed) = inputs.failure_fraction() {
             verdict.message.push_str(&format!(" {malformed}"));
         }
-        self.report.verdict(verdict);
-        next_due
+        (self.report)(verdict);
+        due
     }
 
     fn assessed(&mut self, inputs: &ProbeInputs, found: Assessment) -> (Verdict, UnixTime) {
@@ -176,11 +173,8 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
         let (outcome, counting) = self
             .verdicts
             .note(&found.outcome, needed, now, found.renew_interval);
-        match (&self.close, found.urgent || outcome.is_loss()) {
-            (None, true) => self.close = Some(self.shared.close.clone()),
-            (Some(_), false) => self.close = None,
-            _ => {}
-        }
+        let is_close = found.urgent || outcome.is_loss();
+        self.close = is_close.then(|| self.shared.close.clone());
         let due = schedule::after_assessment(
             (self.started, now),
             self.shared.pace(config),
@@ -188,20 +182,18 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
             &outcome,
             counting.is_some(),
         );
-        let next_due = due.max(self.throttled_until);
-        let mut message = verdict::sentence(&found, counting);
-        if found.evidence.grace_too_short {
-            message.push_str(&verdict::too_short(found.evidence.grace));
-        }
-        let valid_until = schedule::valid_until(next_due, config.probe_timeout);
+        let message = verdict::sentence(&found, counting);
         // Silence may have been proven while no probe could run.
         let last_judged = std::mem::replace(&mut self.judged, found.judged);
         let crossed = found.crossing.map(|crossing| crossing.max(last_judged));
-        let verdict = self.verdicts.assessed(outcome, message, found, valid_until);
+        let verdict = Verdict {
+            evidence: Some(Arc::new(found)),
+            ..self.verdicts.report(outcome, message, self.judged)
+        };
         if let Some(crossed) = crossed.filter(|_| verdict.is_turn() && verdict.outcome.is_loss()) {
             DETECTION_LAG.record((), self.shared.now().since(crossed));
         }
-        (verdict, next_due)
+        (verdict, due)
     }
 
     fn failed(
@@ -212,15 +204,16 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
     ) -> (Verdict, UnixTime) {
         let now = self.shared.now();
         PROBES.inc(&failure.outcome());
-        self.report.failure(endpoint, failure);
+        self.verdicts.count(endpoint, failure);
         self.internal.note_suspicion();
         let state = &mut self.internal.state;
-        let since = self.started.before(state.renew_interval());
-        match failure.evidence() {
-            FailureEvidence::Away => state.answered_mut().note_outage(since, false),
-            FailureEvidence::Silent => state.answered_mut().note_outage(since, true),
-            FailureEvidence::Throttles => state.answered_mut().note_outage(now, false),
-            FailureEvidence::None => {}
+        // A 429 is an answer, but from now on kubelets may be throttled too.
+        let since = match failure.is_throttled() {
+            true => now,
+            false => self.started.before(state.renew_interval()),
+        };
+        if failure.suggests_outage() {
+            state.answered_mut().note_outage(since, failure.is_timeout());
         }
         if matches!(failure, ProbeFailure::TooManyLeases(_)) {
             // Their memory was given back.
@@ -231,7 +224,7 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
         }
         self.failures = self.failures.saturating_add(1);
         let pace = self.shared.pace(&inputs.config);
-        let mut next_due = schedule::after_failure(
+        let mut due = schedule::after_failure(
             (self.started, now),
             pace,
             failure,
@@ -239,14 +232,17 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
             self.close.is_some(),
         );
         if matches!(failure, ProbeFailure::MachinesThrottled(_)) {
-            next_due = next_due.min(self.internal.machines_paused_until.max(now));
+            due = due.min(self.internal.machines_paused_until.max(now));
         }
         if failure.is_throttled() {
             THROTTLED.inc(());
-            self.throttled_until = next_due;
+            self.throttled_until = due;
         }
-        let valid_until = schedule::valid_until(next_due, inputs.config.probe_timeout);
-        (self.verdicts.failed(failure, now, valid_until), next_due)
+        let mut verdict = self.verdicts.report(failure.outcome(), failure.to_string(), now);
+        if let ProbeFailure::Forbidden(refused) = failure {
+            verdict.refused.clone_from(refused);
+        }
+        (verdict, due)
     }
 
     /// Lists the leases, the nodes and machines if they matter, and asks the external endpoint at the same time if
@@ -264,35 +260,34 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
         let Some(answer) = answer else {
             return Ok(found);
         };
-        let failure = answer.err();
-        if let Some(failure) = &failure {
-            self.report.failure(Endpoint::External, failure);
+        if let Err(failure) = &answer {
+            self.verdicts.count(Endpoint::External, failure);
         }
+        let state = &mut self.internal.state;
         let lost_outside = found.outcome == Outcome::ExternalUnreachable;
-        // Nothing new is known: neither is a loss over because this replica could not ask.
-        let own = failure.as_ref().filter(|failure| failure.is_own());
-        if let (Some(failure), true) = (own, lost_outside) {
-            return Err((Endpoint::External, failure.clone()));
-        }
-        if own.is_none() {
-            // A kubeconfig that cannot be used is no evidence about the endpoint, and a refusal is an answer.
-            let answers = failure
-                .as_ref()
-                .is_none_or(|failure| failure.outcome() != Outcome::ApiServerUnreachable);
-            let state = &mut self.internal.state;
-            state.note_external(answers, threshold, found.judged);
-            if answers {
-                found.outcome = found.by_leases.clone();
-            } else if lost_outside {
-                // The endpoint had its time to answer; since the list some lease may have been renewed.
-                return self.internal.ask(inputs, budget).await.map_err(internal);
+        match answer {
+            // Nothing new is known: neither is a loss over because this replica could not ask.
+            Err(failure) if failure.is_own() && lost_outside => return Err((Endpoint::External, failure)),
+            Err(failure) if failure.is_own() => {}
+            Err(failure) if failure.outcome() == Outcome::ApiServerUnreachable => {
+                state.note_external(false, threshold, found.judged);
+                if lost_outside {
+                    // The endpoint had its time to answer; since the list some lease may have been renewed.
+                    return self.internal.ask(inputs, budget).await.map_err(internal);
+                }
             }
-        }
-        // It did not decide the result, but the prober still pauses for as long as the server asked.
-        if let Some(ProbeFailure::Throttled(wait)) = failure {
-            THROTTLED.inc(());
-            let pause = schedule::throttle_pause(wait, self.shared.pace(&inputs.config));
-            self.throttled_until = self.shared.now().after(pause);
+            // A kubeconfig that cannot be used is no evidence about the endpoint, and a refusal is an answer.
+            answer => {
+                state.note_external(true, threshold, found.judged);
+                found.outcome = found.by_leases.clone();
+                // The prober still pauses for as long as the server asked.
+                if let Err(ProbeFailure::Throttled(wait)) = answer {
+                    THROTTLED.inc(());
+                    let pace = self.shared.pace(&inputs.config);
+                    let pause = pace.pause(wait, BACK_OFF_FOR_THROTTLED_REQUESTS);
+                    self.throttled_until = self.shared.now().after(pause);
+                }
+            }
         }
         Ok(found)
     }
@@ -305,23 +300,22 @@ impl<R: ProbeReporter, C: Connector> Prober<R, C> {
         access: &Access,
         budget: Budget,
     ) -> Result<(Assessment, Option<Result<(), ProbeFailure>>), ProbeFailure> {
-        let mut internal = pin!(self.internal.ask(inputs, budget));
-        let mut external = pin!(answers(&mut self.external, access, budget));
-        let mut answered = None;
-        let found = loop {
-            tokio::select! {
-                biased;
-                found = &mut internal => break found?,
-                answer = &mut external, if answered.is_none() => answered = Some(answer),
+        let internal = pin!(self.internal.ask(inputs, budget));
+        let external = pin!(answers(&mut self.external, access, budget));
+        match select(internal, external).await {
+            Either::Left((found, external)) => {
+                let found = found?;
+                let answer = match found.by_leases.is_loss() {
+                    true => None,
+                    false => Some(external.await),
+                };
+                Ok((found, answer))
             }
-        };
-        if found.by_leases.is_loss() {
-            return Ok((found, None));
+            Either::Right((answer, internal)) => {
+                let found = internal.await?;
+                let answer = Some(answer).filter(|_| !found.by_leases.is_loss());
+                Ok((found, answer))
+            }
         }
-        let answer = match answered {
-            Some(answer) => answer,
-            None => external.await,
-        };
-        Ok((found, Some(answer)))
     }
 }

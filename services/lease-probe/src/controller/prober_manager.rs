@@ -1,7 +1,7 @@
-//! Keeps the Clusters, kubeconfigs and failure counts of all shoots, and runs probers for the shoots of which this
+//! Keeps the Clusters and kubeconfigs of all shoots, and runs probers for the shoots of which this
 //! replica is a witness.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -16,23 +16,18 @@ use watchdog_kube::watch::Change;
 use watchdog_runtime::publish::publish_if_changed;
 use watchdog_watch_stream::server::StreamStore;
 
-use super::probe_context::ProbeContext;
-use super::probe_inputs::ProbeInputs;
-use super::prober::{ProbeReporter, Prober};
+use super::probe_context::{ProbeContext, ProbeInputs};
+use super::prober::Prober;
 use super::supervisor::supervise;
 use crate::cluster::http::HttpConnector;
 use crate::cluster::kubeconfig::{self, Access};
 use crate::domain::endpoint::Endpoint;
-use crate::domain::outcome::ProbeFailure;
+use crate::domain::outcome::{Outcome, ProbeFailure};
 use crate::domain::verdict::{Verdict, VerdictBuilder};
 use crate::domain::witnesses::LiveMembers;
-use crate::metrics::FailureReason;
 
 /// Verdicts by shoot.
 pub type VerdictStore = StreamStore<String, Verdict>;
-
-/// Failed probes of one shoot, by endpoint and reason.
-pub(crate) type FailureCounts = BTreeMap<(Endpoint, FailureReason<'static>), u64>;
 
 /// Combines the events of the watches and runs a prober for every eligible shoot.
 pub struct ProberManager {
@@ -53,7 +48,6 @@ struct ManagerState {
     // Until then a missing Cluster may still come.
     clusters_listed: bool,
     probes: HashMap<String, RunningProber>,
-    failures: HashMap<String, FailureCounts>,
 }
 
 /// The settings that a Cluster yields, or the reason to skip it, under the start rules and under the stop rules.
@@ -84,7 +78,6 @@ impl ProberManager {
             listed: BTreeSet::new(),
             clusters_listed: false,
             probes: HashMap::new(),
-            failures: HashMap::new(),
         };
         Arc::new(Self {
             shared,
@@ -105,19 +98,14 @@ impl ProberManager {
         let mut members = self.members.clone();
         loop {
             tokio::select! {
-                () = stop.cancelled() => break,
-                Ok(()) = rules.changed() => {
-                    let mut inner = self.inner.lock();
-                    inner.config = rules.borrow_and_update().clone();
-                    self.reconcile_all(&mut inner);
-                }
-                Ok(()) = members.changed() => {
-                    members.mark_unchanged();
-                    self.reconcile_all(&mut self.inner.lock());
-                }
+                () = stop.cancelled() => return self.stop(),
+                Ok(()) = rules.changed() => {}
+                Ok(()) = members.changed() => {}
             }
+            let mut inner = self.inner.lock();
+            inner.config = rules.borrow_and_update().clone();
+            self.reconcile_all(&mut inner);
         }
-        self.stop();
     }
 
     /// Stops all probes.
@@ -153,23 +141,6 @@ impl ProberManager {
         self.inner.lock().probes.len()
     }
 
-    /// Bytes of the answers that are being read.
-    #[must_use]
-    pub fn answer_bytes(&self) -> usize {
-        self.shared.limits.answer_bytes()
-    }
-
-    /// Failed probes of all shoots that still exist.
-    #[must_use]
-    pub(crate) fn failures(&self) -> Vec<(String, FailureCounts)> {
-        self.inner
-            .lock()
-            .failures
-            .iter()
-            .map(|(shoot, counts)| (shoot.clone(), counts.clone()))
-            .collect()
-    }
-
     fn reconcile_all(self: &Arc<Self>, inner: &mut ManagerState) {
         let shoots: Vec<String> = inner.clusters.keys().cloned().collect();
         for shoot in shoots {
@@ -181,7 +152,6 @@ impl ProberManager {
     fn reconcile(self: &Arc<Self>, inner: &mut ManagerState, shoot: &str) {
         let Some(facts) = inner.clusters.get(shoot).filter(|_| self.is_witness(shoot)) else {
             inner.stop(shoot, "the shoot was deleted or has other witnesses");
-            inner.failures.remove(shoot);
             self.verdicts.remove(&shoot.to_owned());
             return;
         };
@@ -194,8 +164,10 @@ impl ProberManager {
         match wanted.clone() {
             Err(reason) => {
                 inner.stop(shoot, reason.as_str());
-                let verdict = VerdictBuilder::new(self.shared.identity.clone(), self.shared.now())
-                    .skipped(&reason, self.shared.now());
+                let now = self.shared.now();
+                let mut verdicts = VerdictBuilder::new(self.shared.identity.clone(), now);
+                let message = reason.to_string();
+                let verdict = verdicts.report(Outcome::Skipped(reason), message, now);
                 let same =
                     |old: &Verdict, new: &Verdict| old.outcome == new.outcome && old.message == new.message;
                 self.verdicts.upsert_unless(shoot.to_owned(), verdict, same);
@@ -227,11 +199,8 @@ impl ProberManager {
         let (manager, shoots) = (self.clone(), inner.clusters.len());
         let run = async move {
             let probe = || {
-                let report = ManagerReporter {
-                    manager: manager.clone(),
-                    shoot: shoot.clone(),
-                    stop: stop.clone(),
-                };
+                let (reporter, of, stopped) = (manager.clone(), shoot.clone(), stop.clone());
+                let report = move |verdict| reporter.report(&of, &stopped, verdict);
                 let (shared, inputs) = (manager.shared.clone(), receiver.clone());
                 let prober = Prober::new(shared, inputs, report, shoot.clone(), [manager.connector; 2]);
                 prober.run(shoots, stop.clone())
@@ -239,6 +208,15 @@ impl ProberManager {
             supervise(&stop, probe).await;
         };
         tokio::spawn(run.instrument(span));
+    }
+
+    /// Takes over the verdict of a prober unless that was stopped.
+    fn report(&self, shoot: &str, stopped: &CancellationToken, verdict: Verdict) {
+        // Within the lock, so that nothing is reported after it was stopped.
+        let _inner = self.inner.lock();
+        if !stopped.is_cancelled() {
+            self.verdicts.upsert(shoot.to_owned(), verdict);
+        }
     }
 }
 
@@ -258,10 +236,9 @@ impl ProberManager {
                 let mut inner = self.inner.lock();
                 inner.clusters_listed = true;
                 let exist: BTreeSet<&str> = exist.iter().map(|key| &*key.name).collect();
-                let known: Vec<String> = inner.clusters.keys().cloned().collect();
-                for gone in known.iter().filter(|shoot| !exist.contains(&***shoot)) {
-                    inner.clusters.remove(gone);
-                    self.reconcile(&mut inner, gone);
+                let gone = inner.clusters.extract_if(|shoot, _| !exist.contains(&**shoot));
+                for (shoot, _) in gone.collect::<Vec<_>>() {
+                    self.reconcile(&mut inner, &shoot);
                 }
             }
         }
@@ -357,37 +334,5 @@ impl ManagerState {
             external: external.map(|secret| access(Endpoint::External, secret)),
             config,
         }
-    }
-}
-
-/// Reports for one prober; ignored once it is stopped.
-struct ManagerReporter {
-    manager: Arc<ProberManager>,
-    shoot: Arc<str>,
-    stop: CancellationToken,
-}
-
-impl ManagerReporter {
-    /// Within the lock, so that nothing is reported after the prober was stopped.
-    fn while_running(&self, act: impl FnOnce(&mut ManagerState)) {
-        let mut inner = self.manager.inner.lock();
-        if !self.stop.is_cancelled() {
-            act(&mut inner);
-        }
-    }
-}
-
-impl ProbeReporter for ManagerReporter {
-    fn verdict(&self, verdict: Verdict) {
-        self.while_running(|_| self.manager.verdicts.upsert(self.shoot.to_string(), verdict));
-    }
-
-    fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
-        self.while_running(|inner| {
-            let counts = inner.failures.entry(self.shoot.to_string()).or_default();
-            *counts
-                .entry((endpoint, FailureReason(failure.as_str())))
-                .or_default() += 1;
-        });
     }
 }

@@ -28,10 +28,14 @@ const WAY_BACK: Duration = Duration::from_secs(10);
 /// The answered time of one API server.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AnsweredTime {
-    total: Duration,
-    // The last span. Writes may have ended at its beginning, so it counts when the revision grows again before that is
-    // too long ago.
+    // Marks of this moment, and of the moment before the last list.
+    now: AnsweredMark,
+    before: AnsweredMark,
+    // What the last span added to the total. Writes may have ended at its beginning, so it counts when the revision
+    // grows again before that is too long ago.
     unconfirmed: Duration,
+    // The end of what counts of the last span.
+    until: UnixTime,
     // When the last list was asked for, and its revision.
     last: Option<UnixTime>,
     revision: u64,
@@ -39,28 +43,22 @@ pub struct AnsweredTime {
     grown: UnixTime,
     // From then on nothing is counted yet.
     from: UnixTime,
-    // The span that the last list has added: what counts of it, until when, and if an outage or a silence ended it.
-    counted: Duration,
-    until: UnixTime,
-    ended_by_outage: bool,
-    ended_by_silence: bool,
     // The outage that is under way, or may be.
     away_since: Option<UnixTime>,
     fell_silent: bool,
     // The last span had an outage, however short.
     blipped: bool,
-    outages: u32,
-    // How often a connection fell silent.
-    silences: u32,
 }
 
 /// The answered time at a renewal, or when a lease was first observed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AnsweredMark {
     total: Duration,
     outages: u32,
+    // How often a connection fell silent.
     silences: u32,
-    first_observed: bool,
+    /// True if this replica has not seen the lease renewed.
+    pub(super) first_observed: bool,
 }
 
 impl AnsweredTime {
@@ -76,8 +74,8 @@ impl AnsweredTime {
     pub fn record(&mut self, list: &LeaseList, renew_interval: Duration, longest: Duration) {
         let (sent, revision) = (list.sent, list.revision);
         let (away, silent) = (self.away_since.take(), std::mem::take(&mut self.fell_silent));
-        (self.counted, self.ended_by_outage, self.ended_by_silence) = (Duration::ZERO, false, false);
         let (before, grown) = (std::mem::replace(&mut self.revision, revision), self.grown);
+        self.before = self.now;
         if revision != before || self.last.is_none() {
             self.grown = sent;
         }
@@ -102,38 +100,30 @@ impl AnsweredTime {
             return;
         }
         self.until = away.unwrap_or(sent);
-        if grew {
-            self.counted = self.until.since(self.from).min(longest);
-        }
         if no_writes {
-            self.unconfirmed = Duration::ZERO;
+            self.now.total -= std::mem::take(&mut self.unconfirmed);
         } else if grew {
-            self.total += std::mem::replace(&mut self.unconfirmed, self.counted);
+            self.unconfirmed = self.until.since(self.from).min(longest);
+            self.now.total += self.unconfirmed;
         }
         self.from = sent;
-        (self.ended_by_outage, self.ended_by_silence) = (away.is_some(), silent);
-        self.outages = self.outages.saturating_add(away.is_some().into());
-        self.silences = self.silences.saturating_add(silent.into());
+        self.now.outages = self.now.outages.saturating_add(away.is_some().into());
+        self.now.silences = self.now.silences.saturating_add(silent.into());
     }
 
     /// A mark now, for silence that begins now.
     #[must_use]
-    pub fn now(&self) -> AnsweredMark {
-        AnsweredMark {
-            total: self.total.saturating_add(self.unconfirmed),
-            outages: self.outages,
-            silences: self.silences,
-            first_observed: false,
-        }
+    pub const fn now(&self) -> AnsweredMark {
+        self.now
     }
 
     /// The mark for a lease that is observed for the first time: how long it has been silent, what became of earlier
     /// connections, and how far its node's clock is off are unknown.
     #[must_use]
-    pub fn first_observed(&self) -> AnsweredMark {
+    pub const fn first_observed(&self) -> AnsweredMark {
         AnsweredMark {
             first_observed: true,
-            ..self.now()
+            ..self.now
         }
     }
 
@@ -141,26 +131,25 @@ impl AnsweredTime {
     /// outage or after it cannot be known: it counts as before.
     #[must_use]
     pub fn renewed(&self, made: UnixTime) -> AnsweredMark {
-        let now = self.now();
+        let counted = self.now.total.saturating_sub(self.before.total);
+        let since = self.until.since(made).min(counted);
         AnsweredMark {
-            total: now.total.saturating_sub(self.until.since(made).min(self.counted)),
-            outages: self.outages - u32::from(self.ended_by_outage),
-            silences: self.silences - u32::from(self.ended_by_silence),
-            first_observed: false,
+            total: self.now.total.saturating_sub(since),
+            ..self.before
         }
     }
 
     /// Returns true if an outage came after the mark.
     #[must_use]
     pub const fn outage_since(&self, mark: AnsweredMark) -> bool {
-        self.outages != mark.outages
+        self.now.outages != mark.outages
     }
 
     /// When the silence of a lease is proven, if the API server takes writes from the last list on; in the past when it
     /// is.
     #[must_use]
     pub fn proven_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {
-        let may_reconnect = mark.first_observed || self.silences != mark.silences;
+        let may_reconnect = mark.first_observed || self.now.silences != mark.silences;
         let extra = if may_reconnect {
             renew_interval
         } else {
@@ -177,14 +166,17 @@ impl AnsweredTime {
 
     /// When the answered time since the mark is `needed`.
     fn reached_at(&self, mark: AnsweredMark, needed: Duration) -> UnixTime {
-        let counted = self.total.saturating_sub(mark.total);
-        let expected = (self.total + self.unconfirmed).saturating_sub(mark.total);
+        let expected = self.now.total.saturating_sub(mark.total);
         let at = self.from.shifted(micros(needed) - micros(expected));
-        match counted >= needed {
+        match self.confirmed().saturating_sub(mark.total) >= needed {
             true => at,
             // The revision has stood still for that long: the next list may show more.
             false => at.max(self.last.unwrap_or_default().after(MIN_SPACING)),
         }
+    }
+
+    fn confirmed(&self) -> Duration {
+        self.now.total.saturating_sub(self.unconfirmed)
     }
 }
 
@@ -221,7 +213,7 @@ mod tests {
         for (sent, revision) in lists {
             record(&mut answered, *sent, *revision);
         }
-        answered.total.as_secs_f64()
+        answered.confirmed().as_secs_f64()
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::renewals::{LeaseAge, LeaseList, Renewals, longest_pause, shortest_gra
 const MOST_ZONES: usize = 20;
 
 /// The rule's numbers for one shoot.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ExpiryRule {
     /// The grace period of kube-controller-manager.
     pub grace: Duration,
@@ -42,9 +42,19 @@ impl ZoneCount {
     }
 }
 
-/// The evidence for a verdict.
+/// The result of judging one list of the leases: the evidence for a verdict, and when to look again.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Evidence {
+pub struct Assessment {
+    /// As found now, before the thresholds of a verdict.
+    pub outcome: Outcome,
+    /// The outcome by the leases alone, without the external endpoint.
+    pub by_leases: Outcome,
+    /// When the leases were judged.
+    pub judged: UnixTime,
+    /// Revision of the list.
+    pub list_revision: u64,
+    /// The rule by which they were judged.
+    pub rule: ExpiryRule,
     /// Nodes, when they were listed.
     pub nodes: u32,
     /// Leases, the malformed ones included.
@@ -70,21 +80,34 @@ pub struct Evidence {
     pub excluded: BTreeMap<Exclusion, u32>,
     /// Counts per zone, when the nodes were listed.
     pub zones: BTreeMap<Arc<str>, ZoneCount>,
-    /// The grace period of kube-controller-manager.
-    pub grace: Duration,
-    /// True if kube-controller-manager acts before a loss can be proven.
-    pub grace_too_short: bool,
-    /// Age at which a lease is expired.
-    pub expiry_age: Duration,
-    /// Threshold of the rule.
-    pub threshold: f64,
     /// The skew furthest from zero among the nodes, in microseconds.
     pub largest_skew: i64,
     /// Time since the newest renewal among the expired candidates.
     pub newest_expired_renewal: Option<Duration>,
+    /// When the threshold was crossed, or would be if no lease were renewed from now on and the API server answered;
+    /// none when it cannot be.
+    pub crossing: Option<UnixTime>,
+    /// When the first candidate expires that has not yet, unless it is renewed.
+    pub next_expiry: Option<UnixTime>,
+    /// When the nodes and machines must be listed ahead of a crossing, unless a lease is renewed, so that only the
+    /// leases must be listed when it comes; `None` if the nodes need not be listed, or are known.
+    pub look_ahead: Option<UnixTime>,
+    /// True if the next verdict depends on seconds: a loss may be under way, or kubelets have not renewed since an
+    /// outage.
+    pub urgent: bool,
+    /// The pace at which live kubelets of the shoot renew.
+    pub renew_interval: Duration,
+    /// Two lists are never further apart: see [`longest_pause`].
+    pub longest_pause: Duration,
 }
 
-impl Evidence {
+impl Assessment {
+    /// Returns true if kube-controller-manager acts before a loss can be proven.
+    #[must_use]
+    pub fn grace_too_short(&self) -> bool {
+        self.rule.grace < shortest_grace(self.renew_interval)
+    }
+
     /// expired / candidates; 0 without candidates.
     #[must_use]
     pub fn fraction(&self) -> f64 {
@@ -114,48 +137,13 @@ impl Evidence {
     }
 }
 
-/// The result of judging one list of the leases.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Assessment {
-    /// As found now, before the thresholds of a verdict.
-    pub outcome: Outcome,
-    /// The outcome by the leases alone, without the external endpoint.
-    pub by_leases: Outcome,
-    /// The evidence for the outcome.
-    pub evidence: Evidence,
-    /// When the leases were judged.
-    pub judged: UnixTime,
-    /// When the threshold was crossed, or would be if no lease were renewed from now on and the API server answered;
-    /// none when it cannot be.
-    pub crossing: Option<UnixTime>,
-    /// When the first candidate expires that has not yet, unless it is renewed.
-    pub next_expiry: Option<UnixTime>,
-    /// When the nodes and machines must be listed ahead of a crossing, unless a lease is renewed, so that only the
-    /// leases must be listed when it comes; `None` if the nodes need not be listed, or are known.
-    pub look_ahead: Option<UnixTime>,
-    /// Revision of the list.
-    pub list_revision: u64,
-    /// True if the next verdict depends on seconds: a loss may be under way, or kubelets have not renewed since an
-    /// outage.
-    pub urgent: bool,
-    /// The pace at which live kubelets of the shoot renew.
-    pub renew_interval: Duration,
-    /// Two lists are never further apart: see [`longest_pause`].
-    pub longest_pause: Duration,
-}
-
 /// The number of candidates that must expire to reach the threshold: the smallest whose share, as the division rounds
 /// it, is not below the threshold.
 #[must_use]
 pub fn required(candidates: u32, threshold: f64) -> u32 {
-    let reaches = |k: u32| f64::from(k) / f64::from(candidates) >= threshold;
-    // The product may be rounded to either side of the true value: look at its neighbors.
-    let estimate = (f64::from(candidates) * threshold).ceil();
-    // In range: the threshold is at most 1.
-    let estimate = (estimate as u32).clamp(1, candidates.max(1));
-    (estimate.saturating_sub(1).max(1)..=estimate)
-        .find(|k| reaches(*k))
-        .unwrap_or(estimate)
+    let all = candidates.max(1);
+    let reaches = |k: &u32| f64::from(*k) / f64::from(all) >= threshold;
+    (1..all).find(reaches).unwrap_or(all)
 }
 
 /// The external endpoint does not answer.
@@ -184,149 +172,125 @@ pub fn assess(
     external: Option<ExternalOutage>,
 ) -> Assessment {
     let now = list.sent;
-    let (evidence, ages) = count_leases(list, renewals, nodes, rule, loss_may_stand);
-    let required = required(evidence.candidates, rule.threshold);
+    let mut found = Assessment {
+        judged: now,
+        list_revision: list.revision,
+        rule,
+        leases: count(list.leases.len()).saturating_add(list.malformed),
+        largest_skew: renewals.largest_skew(),
+        renew_interval: renewals.renew_interval(),
+        longest_pause: longest_pause(rule.grace),
+        ..Assessment::default()
+    };
+    let ages = found.count_leases(list, renewals, nodes, loss_may_stand);
+    let required = required(found.candidates, rule.threshold) as usize;
     // One candidate is too little evidence for a loss: nothing to be on time for.
-    let several = evidence.candidates > 1;
+    let several = found.candidates > 1;
     // When the threshold is reached, if each candidate counts from these times on.
     let reached = |time: fn(&LeaseAge) -> UnixTime| {
         let mut times: Vec<UnixTime> = ages.iter().map(time).collect();
-        let nth = (required as usize).saturating_sub(1);
-        (several && nth < times.len()).then(|| *times.select_nth_unstable(nth).1)
+        (several && required <= times.len()).then(|| *times.select_nth_unstable(required - 1).1)
     };
-    let crossing = reached(|age| age.expired_from);
     let by_external = external
         .filter(|outage| outage.counts && ages.iter().all(|age| age.renewed < outage.since))
         .and_then(|outage| {
-            let since_outage = renewals
-                .answered()
-                .renewed_at(outage.mark, renewals.renew_interval());
+            let since_outage = renewals.answered().renewed_at(outage.mark, found.renew_interval);
             Some(since_outage.max(reached(|age| age.silence_proven_at)?))
         });
-    let uncertain = |age: &&LeaseAge| age.silent_from <= now || age.renewed_before_outage;
-    let urgent = several && ages.iter().filter(uncertain).count() >= required as usize;
-    let by_leases = outcome(&evidence, required, loss_may_stand, nodes);
-    let lost_outside = !by_leases.is_loss() && by_external.is_some_and(|at| at <= now);
-    Assessment {
-        outcome: if lost_outside {
-            Outcome::ExternalUnreachable
-        } else {
-            by_leases.clone()
-        },
-        by_leases,
-        next_expiry: ages
-            .iter()
-            .map(|age| age.expired_from)
-            .filter(|expiry| *expiry > now)
-            .min(),
-        evidence,
-        judged: now,
-        crossing: crossing.map(|at| by_external.map_or(at, |external| at.min(external))),
-        look_ahead: None,
-        list_revision: list.revision,
-        urgent,
-        renew_interval: renewals.renew_interval(),
-        longest_pause: longest_pause(rule.grace),
-    }
+    found.crossing = reached(|age| age.expired_from)
+        .map(|crossing| by_external.map_or(crossing, |external| crossing.min(external)));
+    let expiries = ages.iter().map(|age| age.expired_from);
+    found.next_expiry = expiries.filter(|expiry| *expiry > now).min();
+    found.urgent = reached(|age| age.urgent_from).is_some_and(|at| at <= now);
+    found.by_leases = found.outcome_by_leases(loss_may_stand, nodes);
+    let lost_outside = !found.by_leases.is_loss() && by_external.is_some_and(|at| at <= now);
+    found.outcome = match lost_outside {
+        true => Outcome::ExternalUnreachable,
+        false => found.by_leases.clone(),
+    };
+    found
 }
 
-/// Counts the leases; also returns the ages of the candidates that the list has.
-fn count_leases(
-    list: &LeaseList,
-    renewals: &Renewals,
-    nodes: Option<&NodeIndex>,
-    rule: ExpiryRule,
-    loss_may_stand: bool,
-) -> (Evidence, Vec<LeaseAge>) {
-    let now = list.sent;
-    let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-    let mut evidence = Evidence {
-        nodes: nodes.map_or(0, |nodes| count(nodes.count())),
-        leases: count(list.leases.len()).saturating_add(list.malformed),
-        grace: rule.grace,
-        grace_too_short: rule.grace < shortest_grace(renewals.renew_interval()),
-        expiry_age: rule.expiry_age,
-        threshold: rule.threshold,
-        largest_skew: renewals.largest_skew(),
-        ..Default::default()
-    };
-    if list.malformed > 0 {
-        evidence
-            .excluded
-            .insert(Exclusion::MalformedLease, list.malformed);
-    }
-    let mut ages = Vec::with_capacity(list.leases.len());
-    let present = { list.leases.iter() }.map(|lease| (&lease.name, lease.renew_time.is_none(), false));
-    let missing = renewals.missing().map(|name| (name, false, true));
-    for (name, has_no_time, is_missing) in present.chain(missing) {
-        let age = renewals.age(name, rule.expiry_age).filter(|_| !has_no_time);
-        let exclusion = nodes.and_then(|nodes| nodes.exclusion(name));
-        // Of a renewal that this replica did not observe another one may have reported a loss since a connected kubelet
-        // would have renewed again.
-        let doubtful_from = age.map(|age| match age.unseen && loss_may_stand {
-            true => age.shown_old_from.min(age.silent_from),
-            false => age.shown_old_from,
-        });
-        let is_doubtful = is_missing || doubtful_from.is_some_and(|from| from <= now);
-        evidence.renewing += u32::from(age.is_some() && !is_doubtful);
-        let (None, Some(age)) = (exclusion, age) else {
-            let reason = exclusion.unwrap_or(Exclusion::NoRenewTime);
-            if !is_missing {
-                *evidence.excluded.entry(reason).or_default() += 1;
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+impl Assessment {
+    /// Counts the leases; returns the ages of the candidates that the list has.
+    fn count_leases(
+        &mut self,
+        list: &LeaseList,
+        renewals: &Renewals,
+        nodes: Option<&NodeIndex>,
+        loss_may_stand: bool,
+    ) -> Vec<LeaseAge> {
+        let (now, expiry_age) = (self.judged, self.rule.expiry_age);
+        if list.malformed > 0 {
+            self.excluded.insert(Exclusion::MalformedLease, list.malformed);
+        }
+        let mut ages = Vec::with_capacity(list.leases.len());
+        let present = { list.leases.iter() }.map(|lease| (&lease.name, lease.renew_time.is_none(), false));
+        let missing = renewals.missing().map(|name| (name, false, true));
+        for (name, has_no_time, is_missing) in present.chain(missing) {
+            let known = renewals.age(name, expiry_age, loss_may_stand);
+            let age = known.filter(|_| !has_no_time);
+            let exclusion = nodes.and_then(|nodes| nodes.exclusion(name));
+            let is_doubtful = is_missing || age.is_some_and(|age| age.doubtful_from <= now);
+            self.renewing += u32::from(age.is_some() && !is_doubtful);
+            let (None, Some(age)) = (exclusion, age) else {
+                let reason = exclusion.unwrap_or(Exclusion::NoRenewTime);
+                if !is_missing {
+                    *self.excluded.entry(reason).or_default() += 1;
+                }
+                let old = age.is_some_and(|age| age.old_from <= now);
+                self.temporarily_excluded += u32::from(old && reason.is_temporary());
+                self.absent += u32::from(old && reason.is_absence());
+                continue;
+            };
+            self.candidates += 1;
+            // Whether a lease that is missing was renewed is not known.
+            let expired = !is_missing && age.expired_from <= now;
+            self.expired += u32::from(expired);
+            self.unconfirmed += u32::from(!expired && is_doubtful);
+            if expired {
+                let silent = now.since(age.renewed);
+                let newest = self.newest_expired_renewal.get_or_insert(silent);
+                *newest = silent.min(*newest);
             }
-            let old = age.is_some_and(|age| age.old_from <= now);
-            evidence.temporarily_excluded += u32::from(old && reason.is_temporary());
-            evidence.absent += u32::from(old && reason.is_absence());
-            continue;
-        };
-        evidence.candidates += 1;
-        // Whether a lease that is missing was renewed is not known.
-        let expired = !is_missing && age.expired_from <= now;
-        evidence.expired += u32::from(expired);
-        evidence.unconfirmed += u32::from(!expired && is_doubtful);
-        if expired {
-            let silent = now.since(age.renewed);
-            let newest = evidence.newest_expired_renewal.get_or_insert(silent);
-            *newest = silent.min(*newest);
+            if let Some(nodes) = nodes {
+                self.count_in_zone(nodes.zone(name), expired);
+            }
+            if !is_missing {
+                ages.push(age);
+            }
         }
         if let Some(nodes) = nodes {
-            evidence.count_in_zone(nodes.zone(name), expired);
+            let unknown = |name: &&Arc<str>| renewals.age(name, expiry_age, loss_may_stand).is_none();
+            self.nodes = count(nodes.count());
+            self.without_lease = count(nodes.eligible().filter(unknown).count());
         }
-        if !is_missing {
-            ages.push(age);
-        }
+        ages
     }
-    let unknown = |name: &&Arc<str>| renewals.age(name, rule.expiry_age).is_none();
-    let eligible = nodes.into_iter().flat_map(NodeIndex::eligible);
-    evidence.without_lease = count(eligible.filter(unknown).count());
-    (evidence, ages)
-}
 
-/// Absence is never health: nodes are called connected when enough leases are renewed, or nothing is left to protect.
-fn outcome(evidence: &Evidence, required: u32, loss_may_stand: bool, nodes: Option<&NodeIndex>) -> Outcome {
-    let Evidence {
-        candidates,
-        expired,
-        unconfirmed,
-        renewing,
-        ..
-    } = *evidence;
-    // A loss is ended neither by conditions that appear on silent nodes nor by nodes without a lease.
-    let unknown = evidence.absent
-        + if loss_may_stand {
-            evidence.temporarily_excluded + evidence.without_lease
-        } else {
-            0
+    /// Absence is never health: nodes are called connected when enough leases are renewed, or nothing is left to
+    /// protect.
+    fn outcome_by_leases(&self, loss_may_stand: bool, nodes: Option<&NodeIndex>) -> Outcome {
+        let is_reached = |expired: u32, of: u32| expired >= required(of, self.rule.threshold);
+        // A loss is ended neither by conditions that appear on silent nodes nor by nodes without a lease.
+        let unknown = match loss_may_stand {
+            true => self.absent + self.temporarily_excluded + self.without_lease,
+            false => self.absent,
         };
-    let all = candidates + unknown;
-    let holds = expired + unconfirmed + unknown >= self::required(all, evidence.threshold);
-    match (candidates, expired >= required) {
-        (0, _) if renewing == 0 && nodes.is_some_and(NodeIndex::nothing_left) => Outcome::Healthy,
-        (0, _) if renewing == 0 => Outcome::Pending,
-        (1, true) => Outcome::TooFewCandidates,
-        (1.., true) => Outcome::LeasesExpired,
-        _ if all > 0 && holds => Outcome::Pending,
-        _ => Outcome::Healthy,
+        let all = self.candidates + unknown;
+        let holds = is_reached(self.expired + self.unconfirmed + unknown, all);
+        match (self.candidates, is_reached(self.expired, self.candidates)) {
+            (0, _) if self.renewing == 0 && nodes.is_some_and(NodeIndex::nothing_left) => Outcome::Healthy,
+            (0, _) if self.renewing == 0 => Outcome::Pending,
+            (1, true) => Outcome::TooFewCandidates,
+            (1.., true) => Outcome::LeasesExpired,
+            _ if all > 0 && holds => Outcome::Pending,
+            _ => Outcome::Healthy,
+        }
     }
 }
 

@@ -69,7 +69,6 @@ impl Exclusion {
 pub struct NodeIndex {
     // Also the nodes that only a Machine names.
     nodes: HashMap<Arc<str>, IndexedNode>,
-    count: usize,
     nothing_left: bool,
 }
 
@@ -121,7 +120,6 @@ impl NodeIndex {
         });
         Self {
             nodes: of_machines.chain(existing).collect(),
-            count: nodes.len(),
             nothing_left,
         }
     }
@@ -141,8 +139,8 @@ impl NodeIndex {
 
     /// Number of nodes.
     #[must_use]
-    pub const fn count(&self) -> usize {
-        self.count
+    pub fn count(&self) -> usize {
+        self.nodes.values().filter(|node| node.exists).count()
     }
 
     /// Returns true if there is a node of this name.
@@ -161,10 +159,8 @@ impl NodeIndex {
     /// Zone of the node; empty when unknown.
     #[must_use]
     pub fn zone(&self, lease: &str) -> Arc<str> {
-        self.nodes
-            .get(lease)
-            .and_then(|entry| entry.zone.clone())
-            .unwrap_or_else(|| "".into())
+        let node = self.nodes.get(lease);
+        node.and_then(|node| node.zone.clone()).unwrap_or_default()
     }
 }
 
@@ -172,11 +168,8 @@ fn exclusion(node: &NodeItem, machine: Option<MachinePhase>, settings: &ShootSet
     if node.not_managed_by_mcm {
         return Some(Exclusion::NotManagedByMcm);
     }
-    let pool = node.pool.as_deref();
-    if node
-        .true_conditions()
-        .any(|condition| settings.is_unhealthy_condition(pool, condition))
-    {
+    let is_unhealthy = |kind: &str| settings.is_unhealthy_condition(node.pool.as_deref(), kind);
+    if node.true_conditions().any(is_unhealthy) {
         return Some(Exclusion::UnhealthyCondition);
     }
     if node.in_place_update() {
@@ -242,7 +235,6 @@ pub(super) mod tests {
         };
         NodeIndex {
             nodes: exclusions.into_iter().map(indexed).collect(),
-            count: N,
             nothing_left: false,
         }
     }

@@ -1,10 +1,36 @@
 //! Shared by the tests of several rules.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use watchdog_api::lease::LeaseItem;
 use watchdog_api::unix_time::UnixTime;
 
-use super::renewals::LeaseList;
+use super::assessment::{Assessment, ExpiryRule, assess};
+use super::outcome::Outcome;
+use super::renewals::{LeaseList, Renewals};
+
+/// The rule of a shoot with the default grace period, but a shorter age.
+pub(super) const RULE: ExpiryRule = ExpiryRule {
+    grace: Duration::from_secs(40),
+    expiry_age: Duration::from_secs(30),
+    threshold: 0.6,
+};
+
+/// A healthy shoot without leases at second 0.
+pub(super) fn nothing_found() -> Assessment {
+    Assessment {
+        outcome: Outcome::Healthy,
+        ..assess(
+            &LeaseList::default(),
+            &Renewals::default(),
+            None,
+            RULE,
+            false,
+            None,
+        )
+    }
+}
 
 /// A list that takes no time, of an API server that writes all the time.
 pub(super) fn list_at(time: UnixTime, leases: &[LeaseItem]) -> LeaseList {

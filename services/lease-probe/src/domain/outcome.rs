@@ -8,7 +8,7 @@ use watchdog_api::eligibility::SkipReason;
 use watchdog_api::text::printable;
 
 /// The outcome of the last probe of a shoot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Outcome {
     /// The nodes are connected.
     Healthy,
@@ -27,6 +27,7 @@ pub enum Outcome {
     /// Not probed.
     Skipped(SkipReason),
     /// No probe has come to a result yet.
+    #[default]
     Pending,
 }
 
@@ -174,48 +175,32 @@ pub enum ProbeFailure {
     MachinesThrottled(Option<Duration>),
 }
 
-/// The evidence that a failure gives about whether kubelets could renew their leases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailureEvidence {
-    /// The API server may have been away for a while.
-    Away,
-    /// The same, and connections to it may have died without a sign.
-    Silent,
-    /// The API server answers, and may also throttle kubelets.
-    Throttles,
-    /// Nothing.
-    None,
-}
-
 impl ProbeFailure {
-    /// Its label value, the outcome of a probe that failed this way, which never leads to a scale-down, and the
-    /// evidence that it gives about whether kubelets could renew their leases.
-    const fn class(&self) -> (&'static str, Outcome, FailureEvidence) {
+    /// Its label value, and the outcome of a probe that failed this way, which never leads to a scale-down.
+    const fn class(&self) -> (&'static str, Outcome) {
         use Outcome::{ApiServerUnreachable, Inconclusive};
         match self {
-            Self::Connect(_) | Self::WentAway => ("connect", ApiServerUnreachable, FailureEvidence::Away),
-            Self::Tls(_) => ("tls", ApiServerUnreachable, FailureEvidence::Away),
-            Self::Timeout(_) => ("timeout", ApiServerUnreachable, FailureEvidence::Silent),
-            Self::ListTimeout(_) => ("list_timeout", Inconclusive, FailureEvidence::Silent),
+            Self::Connect(_) | Self::WentAway => ("connect", ApiServerUnreachable),
+            Self::Tls(_) => ("tls", ApiServerUnreachable),
+            Self::Timeout(_) => ("timeout", ApiServerUnreachable),
             // Something else may have answered in its place.
-            Self::VersionFailed(_) => ("version_failed", ApiServerUnreachable, FailureEvidence::Away),
-            Self::ListFailed(_) => ("list_failed", Inconclusive, FailureEvidence::Away),
-            Self::ListBrokeOff(_) => ("list_broke_off", Inconclusive, FailureEvidence::Away),
-            Self::AnswerTooLarge(_) => ("answer_too_large", Inconclusive, FailureEvidence::Away),
-            Self::Throttled(_) => ("throttled", Outcome::Throttled, FailureEvidence::Throttles),
-            // Causes in lease-probe or in the seed.
-            Self::Kubeconfig(_) => ("kubeconfig", Inconclusive, FailureEvidence::None),
-            Self::AddressRefused { .. } => ("address_refused", Inconclusive, FailureEvidence::None),
-            Self::NameLookup(_) => ("name_lookup", Inconclusive, FailureEvidence::None),
-            Self::QueueTimeout(_) => ("queue_timeout", Inconclusive, FailureEvidence::None),
-            Self::LocalLimit(_) => ("local_limit", Inconclusive, FailureEvidence::None),
-            Self::NoAnswerMemory(_) => ("no_answer_memory", Inconclusive, FailureEvidence::None),
-            Self::TooManyLeases(_) => ("too_many_leases", Inconclusive, FailureEvidence::None),
-            // Kubelets may also be refused.
-            Self::Unauthorized => ("unauthorized", Inconclusive, FailureEvidence::Away),
-            Self::Forbidden(_) => ("forbidden", Inconclusive, FailureEvidence::Away),
-            Self::Machines(_) => ("machines", Inconclusive, FailureEvidence::None),
-            Self::MachinesThrottled(_) => ("machines_throttled", Inconclusive, FailureEvidence::None),
+            Self::VersionFailed(_) => ("version_failed", ApiServerUnreachable),
+            Self::Throttled(_) => ("throttled", Outcome::Throttled),
+            Self::ListTimeout(_) => ("list_timeout", Inconclusive),
+            Self::ListFailed(_) => ("list_failed", Inconclusive),
+            Self::ListBrokeOff(_) => ("list_broke_off", Inconclusive),
+            Self::AnswerTooLarge(_) => ("answer_too_large", Inconclusive),
+            Self::Unauthorized => ("unauthorized", Inconclusive),
+            Self::Forbidden(_) => ("forbidden", Inconclusive),
+            Self::Kubeconfig(_) => ("kubeconfig", Inconclusive),
+            Self::AddressRefused { .. } => ("address_refused", Inconclusive),
+            Self::NameLookup(_) => ("name_lookup", Inconclusive),
+            Self::QueueTimeout(_) => ("queue_timeout", Inconclusive),
+            Self::LocalLimit(_) => ("local_limit", Inconclusive),
+            Self::NoAnswerMemory(_) => ("no_answer_memory", Inconclusive),
+            Self::TooManyLeases(_) => ("too_many_leases", Inconclusive),
+            Self::Machines(_) => ("machines", Inconclusive),
+            Self::MachinesThrottled(_) => ("machines_throttled", Inconclusive),
         }
     }
 
@@ -237,10 +222,25 @@ impl ProbeFailure {
         self.class().1
     }
 
-    /// The evidence that this failure gives about whether kubelets could renew their leases.
+    /// Returns true if the API server may have been away, or may refuse kubelets too: all but the causes in lease-probe
+    /// and in the seed.
     #[must_use]
-    pub fn evidence(&self) -> FailureEvidence {
-        self.class().2
+    pub const fn suggests_outage(&self) -> bool {
+        let is_elsewhere = matches!(
+            self,
+            Self::Kubeconfig(_)
+                | Self::AddressRefused { .. }
+                | Self::TooManyLeases(_)
+                | Self::Machines(_)
+                | Self::MachinesThrottled(_)
+        );
+        !is_elsewhere && !self.is_own()
+    }
+
+    /// Returns true if the API server let the time pass. Connections to it may have died without a sign.
+    #[must_use]
+    pub const fn is_timeout(&self) -> bool {
+        matches!(self, Self::Timeout(_) | Self::ListTimeout(_))
     }
 
     /// Returns true if this process, or its name server, is the reason why there is no answer, so that nothing new is
@@ -323,11 +323,24 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_has_the_label_outcome_and_evidence_of_its_class() {
-        let failure = ProbeFailure::Unauthorized;
+    fn a_failure_has_a_label_and_an_outcome_and_may_suggest_an_outage() {
+        let class = |failure: ProbeFailure| {
+            let suggests = (failure.suggests_outage(), failure.is_timeout());
+            (failure.as_str(), failure.outcome(), suggests)
+        };
         assert_eq!(
-            (failure.as_str(), failure.outcome(), failure.evidence()),
-            ("unauthorized", Outcome::Inconclusive, FailureEvidence::Away)
+            class(ProbeFailure::Unauthorized),
+            ("unauthorized", Outcome::Inconclusive, (true, false)),
+            "kubelets may also be refused"
+        );
+        assert_eq!(
+            class(ProbeFailure::Timeout(Duration::ZERO)),
+            ("timeout", Outcome::ApiServerUnreachable, (true, true))
+        );
+        assert_eq!(
+            class(ProbeFailure::Machines(String::new())),
+            ("machines", Outcome::Inconclusive, (false, false)),
+            "the seed failed"
         );
     }
 

@@ -48,11 +48,9 @@ pub enum ProbeStep {
     /// If there are more nodes than renewed leases, list the nodes and machines, then [`ProbeState::judge`]; else this
     /// holds.
     CountNodes(Assessment),
-    /// The nodes and machines must be listed; then [`ProbeState::judge`].
-    ListNodes,
-    /// Nothing is expired, but a loss is near. List the nodes and machines now, then [`ProbeState::judge`], so that it
-    /// can be reported at once when it comes. Should that fail, this holds.
-    Ahead(Assessment),
+    /// The nodes and machines must be listed; then [`ProbeState::judge`]. An assessment holds if that fails: nothing is
+    /// expired yet, but a loss is near, and must be reported at once when it comes.
+    ListNodes(Option<Assessment>),
 }
 
 impl ProbeState {
@@ -84,16 +82,10 @@ impl ProbeState {
         // A lease about to expire also counts: probing exactly at the crossing requires knowing when the crossing is.
         let soon = now.after(MIN_SPACING);
         let imminent = assessment.next_expiry.is_some_and(|expiry| expiry < soon);
-        let look_ahead = assessment.crossing.map(|crossing| {
-            // Not only when the first lease is about to expire: that is a probe on a tick that many shoots share.
-            let latest = assessment.next_expiry.map(|expiry| expiry.before(MIN_SPACING));
-            self.look_ahead(crossing, latest, rule)
-        });
+        let look_ahead = self.look_ahead(&assessment);
         let ahead = look_ahead.is_some_and(|at| at <= now);
-        let suspicious = imminent
-            || assessment.evidence.expired > 0
-            || assessment.evidence.unconfirmed > 0
-            || assessment.evidence.renewing == 0;
+        let suspicious =
+            imminent || assessment.expired > 0 || assessment.unconfirmed > 0 || assessment.renewing == 0;
         if !suspicious && !ahead {
             self.nodes = None;
             assessment.look_ahead = look_ahead;
@@ -104,11 +96,11 @@ impl ProbeState {
         assessment.crossing = [exact, assessment.next_expiry].into_iter().flatten().min();
         match self.by_nodes(list, rule, is_again, assessment.urgent) {
             Some(judged) => ProbeStep::Done(judged),
-            None if suspicious || assessment.outcome.is_loss() => ProbeStep::ListNodes,
+            None if suspicious || assessment.outcome.is_loss() => ProbeStep::ListNodes(None),
             None if self.settled == Outcome::Pending && assessment.outcome == Outcome::Healthy => {
                 ProbeStep::CountNodes(assessment)
             }
-            None if ahead => ProbeStep::Ahead(assessment),
+            None if ahead => ProbeStep::ListNodes(Some(assessment)),
             None => ProbeStep::Done(assessment),
         }
     }
@@ -149,17 +141,20 @@ impl ProbeState {
         (!turns || age <= fresh).then_some(judged)
     }
 
-    /// When to list the nodes ahead of a crossing, at `latest` if there is room for that: early enough that listing
-    /// them for all shoots of a seed can be spread, and not so early that a kubelet which is merely late looks lost. A
-    /// live one renews every interval.
-    fn look_ahead(&self, crossing: UnixTime, latest: Option<UnixTime>, rule: ExpiryRule) -> UnixTime {
-        let interval = self.renew_interval();
-        let longest = rule.expiry_age.saturating_sub(interval) / 2;
+    /// When to list the nodes ahead of a crossing: early enough that listing them for all shoots of a seed can be
+    /// spread, and not so early that a kubelet which is merely late looks lost. A live one renews every interval.
+    fn look_ahead(&self, found: &Assessment) -> Option<UnixTime> {
+        let (crossing, interval) = (found.crossing?, found.renew_interval);
+        let longest = found.rule.expiry_age.saturating_sub(interval) / 2;
         let lead = interval.mul_f64(LONGEST_LEAD).min(longest);
         let earliest = crossing.before(lead);
         let spread = crossing.before(lead.mul_f64(1.0 - SPREAD));
-        let latest = latest.map_or(spread, |latest| latest.min(spread)).max(earliest);
-        earliest.after(latest.since(earliest).mul_f64(self.place))
+        // Not only when the first lease is about to expire: that is a probe on a tick that many shoots share.
+        let imminent = found.next_expiry.map(|expiry| expiry.before(MIN_SPACING));
+        let latest = imminent
+            .map_or(spread, |imminent| imminent.min(spread))
+            .max(earliest);
+        Some(earliest.after(latest.since(earliest).mul_f64(self.place)))
     }
 
     /// Judges the leases of the last list with the nodes and machines listed after it, as of the same moment, however
@@ -220,14 +215,8 @@ mod tests {
     use watchdog_api::machine::MachinePhase;
 
     use super::super::candidates::tests::{machine, node};
-    use super::super::fixtures::{lease_of, list_at};
+    use super::super::fixtures::{RULE, lease_of, list_at};
     use super::*;
-
-    const RULE: ExpiryRule = ExpiryRule {
-        grace: Duration::from_secs(40),
-        expiry_age: Duration::from_secs(30),
-        threshold: 0.6,
-    };
 
     fn at(seconds: i64) -> UnixTime {
         UnixTime((1_000 + seconds) * 1_000_000)
@@ -291,10 +280,7 @@ mod tests {
         let nodes: Vec<_> = (0..8).map(|i| format!("n{i}")).collect();
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
         let judged = judge(&mut state.clone(), 5, &[0, 1, 2], &nodes);
-        assert_eq!(
-            (judged.outcome, judged.evidence.without_lease),
-            (Outcome::Pending, 5)
-        );
+        assert_eq!((judged.outcome, judged.without_lease), (Outcome::Pending, 5));
         // Or the three nodes that have a lease: then once is enough.
         state.reported(&healthy.outcome);
         assert_eq!(done(leases(&mut state, 15, &[10, 11, 12])), Outcome::Healthy);
@@ -325,7 +311,7 @@ mod tests {
         }
         leases(&mut state, 28, &[0, 21, 22]);
         let almost = list(at(29).shifted(1), &[0, 21, 22]);
-        assert_eq!(state.leases(&almost, RULE, false), ProbeStep::ListNodes);
+        assert_eq!(state.leases(&almost, RULE, false), ProbeStep::ListNodes(None));
         let judged = state.judge(&almost, index(&ALL), RULE);
         assert_eq!(judged.outcome, Outcome::Healthy);
         assert_eq!(judged.crossing, Some(at(51)), "the second of three");
@@ -336,16 +322,16 @@ mod tests {
         let mut state = watching(0.0);
         leases(&mut state, 5, &[0, 1, 2]);
         let later = &[0, 31, 32];
-        assert_eq!(leases(&mut state, 35, later), ProbeStep::ListNodes);
+        assert_eq!(leases(&mut state, 35, later), ProbeStep::ListNodes(None));
         let judged = judge(&mut state, 35, later, &["n1", "n2"]);
         assert_eq!(judged.outcome, Outcome::Healthy);
-        assert_eq!(judged.evidence.excluded, [(Exclusion::NoNode, 1)].into());
+        assert_eq!(judged.excluded, [(Exclusion::NoNode, 1)].into());
         let ProbeStep::Done(next) = leases(&mut state, 45, &[0, 41, 42]) else {
             panic!("forgot what it had found out")
         };
-        assert_eq!(next.evidence.excluded, [(Exclusion::NoNode, 1)].into());
+        assert_eq!(next.excluded, [(Exclusion::NoNode, 1)].into());
         // But only for `GOOD_ENOUGH`.
-        assert_eq!(leases(&mut state, 66, &[0, 61, 62]), ProbeStep::ListNodes);
+        assert_eq!(leases(&mut state, 66, &[0, 61, 62]), ProbeStep::ListNodes(None));
     }
 
     /// A reason to exclude a node may be over.
@@ -357,7 +343,7 @@ mod tests {
         judge(&mut state, 35, last, &["n1", "n2"]);
         assert_eq!(done(leases(&mut state, 45, last)), Outcome::Healthy);
         // Both have missed a renewal.
-        assert_eq!(leases(&mut state, 48, last), ProbeStep::ListNodes);
+        assert_eq!(leases(&mut state, 48, last), ProbeStep::ListNodes(None));
     }
 
     #[test]
@@ -373,11 +359,11 @@ mod tests {
         for second in [45, 55] {
             leases(&mut state, second, lost);
         }
-        assert_eq!(leases(&mut state, 65, lost), ProbeStep::ListNodes);
+        assert_eq!(leases(&mut state, 65, lost), ProbeStep::ListNodes(None));
         let judged = judge(&mut state, 65, lost, &["n0", "n1", "n2"]);
         assert_eq!(judged.outcome, Outcome::LeasesExpired);
         assert_eq!(
-            judged.evidence.zones.get("a").map(|z| (z.candidates, z.expired)),
+            judged.zones.get("a").map(|z| (z.candidates, z.expired)),
             Some((3, 3))
         );
     }
@@ -402,7 +388,7 @@ mod tests {
         // Two of three leases make a loss; two renew intervals without a renewal make it near.
         assert_eq!(healthy.look_ahead, Some(at(21)));
         leases(&mut state, 14, renewed);
-        let ProbeStep::Ahead(near) = leases(&mut state, 23, renewed) else {
+        let ProbeStep::ListNodes(Some(near)) = leases(&mut state, 23, renewed) else {
             panic!("did not look ahead")
         };
         assert_eq!((near.outcome, near.crossing), (Outcome::Healthy, Some(at(30))));
@@ -450,7 +436,7 @@ mod tests {
             done(leases(&mut state.clone(), 31, renewed)),
             Outcome::LeasesExpired
         );
-        assert_eq!(leases(&mut state, 32, renewed), ProbeStep::ListNodes);
+        assert_eq!(leases(&mut state, 32, renewed), ProbeStep::ListNodes(None));
         state.reported(&Outcome::LeasesExpired);
         assert_eq!(
             done(leases(&mut state, 32, renewed)),
@@ -459,7 +445,7 @@ mod tests {
         );
         assert_eq!(
             leases(&mut state, 50, renewed),
-            ProbeStep::ListNodes,
+            ProbeStep::ListNodes(None),
             "but not once the list of the nodes is too old"
         );
         judge(&mut state, 50, renewed, &ALL);
@@ -473,7 +459,7 @@ mod tests {
         let renewed = &[0, 1, 2];
         leases(&mut state, 5, renewed);
         judge(&mut state, 29, renewed, &ALL);
-        assert_eq!(leases(&mut state, 31, &[0, 1, 2, 30]), ProbeStep::ListNodes);
+        assert_eq!(leases(&mut state, 31, &[0, 1, 2, 30]), ProbeStep::ListNodes(None));
     }
 
     #[test]

@@ -52,8 +52,6 @@ struct Renewal {
     mark: AnsweredMark,
     renew_interval: Duration,
     clock: NodeClock,
-    // True if the lease had it when it was first observed: this replica did not observe its arrival.
-    unseen: bool,
     // When the first list was asked for that has the lease, and the moment of the last one.
     first_listed: UnixTime,
     listed: UnixTime,
@@ -64,22 +62,18 @@ struct Renewal {
 pub struct LeaseAge {
     /// When it was renewed, by the prober's clock.
     pub renewed: UnixTime,
-    /// The time by which a connected kubelet would have renewed it.
-    pub silent_from: UnixTime,
     /// From then on it is older than the expiry age.
     pub old_from: UnixTime,
-    /// From then on the renewal that the last list shows is older than the expiry age. That is earlier than
-    /// [`Self::old_from`] if the list is stale, or if the renewal arrived long after it was made.
-    pub shown_old_from: UnixTime,
-    /// True if this replica did not observe the renewal.
-    pub unseen: bool,
+    /// From then on it does not show that its node is connected.
+    pub doubtful_from: UnixTime,
+    /// From then on seconds decide: a connected kubelet would have renewed it. They always do if its kubelet has had no
+    /// time to renew it since the last outage of the API server.
+    pub urgent_from: UnixTime,
     /// When its kubelet's silence is proven, if the API server takes writes until then.
     pub silence_proven_at: UnixTime,
     /// From then on it is expired: old, and its kubelet's silence is proven. An instant in the future holds only if the
     /// API server takes writes until then.
     pub expired_from: UnixTime,
-    /// True if the kubelet has had no time to renew it since the last outage of the API server.
-    pub renewed_before_outage: bool,
 }
 
 /// The renewals of a shoot's nodes.
@@ -112,24 +106,18 @@ impl Renewals {
         // it can have been sent, and the lease.
         let mut renewed: Vec<(u64, UnixTime, UnixTime, &Arc<str>)> = Vec::new();
         for lease in &list.leases {
-            let renew_time = lease.renew_time.map(UnixTime::from);
-            // In place: nearly every list has the leases of the list before it.
-            let (known, renew_time) = match (self.nodes.get_mut(&lease.name), renew_time) {
-                (Some(known), Some(renew_time)) => (known, renew_time),
-                (Some(known), None) => {
+            let Some(renew_time) = lease.renew_time.map(UnixTime::from) else {
+                if let Some(known) = self.nodes.get_mut(&lease.name) {
                     known.listed = as_of;
-                    continue;
                 }
-                (None, Some(renew_time)) => {
-                    let mark = self.answered.first_observed();
-                    let renewal = Renewal {
-                        listed: as_of,
-                        ..Renewal::first_seen(lease, renew_time, list, mark)
-                    };
-                    self.nodes.insert(lease.name.clone(), renewal);
-                    continue;
-                }
-                (None, None) => continue,
+                continue;
+            };
+            // In place: nearly every list has the leases of the list before it.
+            let Some(known) = self.nodes.get_mut(&lease.name) else {
+                let mark = self.answered.first_observed();
+                let first = Renewal::first_seen(lease, renew_time, list, as_of, mark);
+                self.nodes.insert(lease.name.clone(), first);
+                continue;
             };
             let last_listed = std::mem::replace(&mut known.listed, as_of);
             known.renew_interval = renew_interval(lease);
@@ -148,7 +136,10 @@ impl Renewals {
                 renewed.push((lease.revision, sent, earliest, &lease.name));
             } else if went_back || was_missing {
                 // Silence begins anew.
-                known.mark = self.answered.now();
+                known.mark = match known.mark.first_observed {
+                    true => self.answered.first_observed(),
+                    false => self.answered.now(),
+                };
             }
         }
         // Leases with a lower revision were written before, so a renewal arrived no earlier than they were sent.
@@ -185,25 +176,36 @@ impl Renewals {
         self.nodes.get(name).is_some_and(|node| node.first_listed > time)
     }
 
-    /// How old a lease is; none when it is unknown or never had a renewTime.
+    /// How old a lease is; none when it is unknown or never had a renewTime. `loss_may_stand` is true if this replica
+    /// reported a loss, or another replica may have.
     #[must_use]
-    pub fn age(&self, name: &str, expiry_age: Duration) -> Option<LeaseAge> {
+    pub fn age(&self, name: &str, expiry_age: Duration, loss_may_stand: bool) -> Option<LeaseAge> {
         let node = self.nodes.get(name)?;
         let old_from = node.arrived.after(expiry_age);
         let silence_proven_at = self.answered.proven_at(node.mark, node.renew_interval);
         let silent_from = node.arrived.after(node.renew_interval.mul_f64(SILENT_INTERVALS));
-        // By when it was made, not by when it was observed: health rests on when the kubelet was alive.
+        // By when it was made, not by when it was observed: health rests on when the kubelet was alive. That is earlier
+        // if the list is stale, or if the renewal arrived long after it was made.
         let skew = node.clock.skew(node.renew_interval);
         let shown = node.shown.shifted(skew.saturating_neg());
+        let shown_old_from = old_from.min(shown.after(expiry_age));
+        // Of a renewal that this replica did not observe another one may have reported a loss since a connected kubelet
+        // would have renewed again.
+        let doubtful_from = match node.mark.first_observed && loss_may_stand {
+            true => shown_old_from.min(silent_from),
+            false => shown_old_from,
+        };
+        let urgent_from = match self.answered.outage_since(node.mark) {
+            true => UnixTime::default(),
+            false => silent_from,
+        };
         Some(LeaseAge {
             renewed: node.arrived,
-            silent_from,
             old_from,
-            shown_old_from: old_from.min(shown.after(expiry_age)),
-            unseen: node.unseen,
+            doubtful_from,
+            urgent_from,
             silence_proven_at,
             expired_from: old_from.max(silence_proven_at),
-            renewed_before_outage: self.answered.outage_since(node.mark),
         })
     }
 
@@ -234,7 +236,13 @@ impl Renewals {
 }
 
 impl Renewal {
-    fn first_seen(lease: &LeaseItem, renew_time: UnixTime, list: &LeaseList, mark: AnsweredMark) -> Self {
+    fn first_seen(
+        lease: &LeaseItem,
+        renew_time: UnixTime,
+        list: &LeaseList,
+        as_of: UnixTime,
+        mark: AnsweredMark,
+    ) -> Self {
         let mut clock = NodeClock::default();
         // The age of a renewal whose arrival was not observed is no evidence. But a time in the future proves that the
         // clock is ahead.
@@ -249,9 +257,8 @@ impl Renewal {
             mark,
             renew_interval: renew_interval(lease),
             clock,
-            unseen: true,
             first_listed: list.sent,
-            listed: list.sent,
+            listed: as_of,
         }
     }
 
@@ -259,7 +266,6 @@ impl Renewal {
     /// to this list. That is certain whatever clock the node has, so an estimate that contradicts it is wrong.
     fn note(&mut self, renew_time: UnixTime, arrived_from: UnixTime, list: &LeaseList) -> UnixTime {
         self.renew_time = renew_time;
-        self.unseen = false;
         self.clock.note(renew_time, list.sent, list.received);
         let skew = self.clock.skew(self.renew_interval);
         let sent = renew_time.shifted(skew.saturating_neg());
@@ -268,14 +274,10 @@ impl Renewal {
 }
 
 /// The upper median; `None` if there are no durations.
-fn median(durations: impl Iterator<Item = Duration> + Clone) -> Option<Duration> {
-    let first = durations.clone().next()?;
-    if durations.clone().all(|duration| duration == first) {
-        return Some(first);
-    }
+fn median(durations: impl Iterator<Item = Duration>) -> Option<Duration> {
     let mut all: Vec<Duration> = durations.collect();
     let middle = all.len() / 2;
-    Some(*all.select_nth_unstable(middle).1)
+    (!all.is_empty()).then(|| *all.select_nth_unstable(middle).1)
 }
 
 /// kubelet renews every quarter of the lease duration.

@@ -6,7 +6,7 @@ use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 use watchdog_api::unix_time::UnixTime;
 
 use super::assessment::Assessment;
-use super::outcome::{FailureEvidence, Outcome, ProbeFailure};
+use super::outcome::{Outcome, ProbeFailure};
 
 /// Two probes of one shoot are never closer than this, except for those due at a crossing ([`CROSSING_SPACING`]) and
 /// [`URGENT_RETRY`]. While seconds decide, they follow each other at this pace.
@@ -34,11 +34,11 @@ const LONGEST_ABSENCE: Duration = Duration::from_secs(8);
 
 /// The longest pause after a 429, whatever `Retry-After` asks for. API servers ask for seconds; a proxy that asks for
 /// more must not be able to blind the watchdog to a shoot for a day, and one request in five minutes is no burden.
-pub(crate) const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
+const LONGEST_THROTTLE: Duration = Duration::from_secs(300);
 
 /// The shortest pause after a 429 of the seed to a list of the machines. It asks for 1 s itself, and a loss may be only
 /// 6 s away.
-const MACHINES_PAUSE: Duration = Duration::from_secs(4);
+pub(crate) const MACHINES_PAUSE: Duration = Duration::from_secs(4);
 
 /// Probes that need not start at an exact instant start at multiples of a tick since the Unix epoch, together with
 /// those of other shoots: a process that wakes once for many probes spends half of what it would if it woke for each
@@ -77,6 +77,11 @@ impl ProbePace {
         pace.max(Duration::from_secs(1).saturating_mul(close) / CLOSE_PROBES_PER_SECOND)
     }
 
+    /// The pause after a 429 that asked for `wait`: as long as that, but `least` and at most [`LONGEST_THROTTLE`].
+    pub(crate) fn pause(self, wait: Option<Duration>, least: Duration) -> Duration {
+        self.jittered(wait.unwrap_or_default().clamp(least, LONGEST_THROTTLE))
+    }
+
     fn jittered(self, interval: Duration) -> Duration {
         // At most tenfold: the factor is validated, and a day is more than anybody configures.
         let grown = interval.as_secs_f64() * self.jitter.mul_add(self.random, 1.0);
@@ -112,6 +117,7 @@ pub(crate) fn after_assessment(
     reported: &Outcome,
     counting: bool,
 ) -> UnixTime {
+    let soon = now.after(MIN_SPACING);
     let mut due = now.after(pace.jittered(pace.interval));
     // From list to list, however long one takes.
     let mut within = |interval: Duration| due = due.min(found.judged.after(interval));
@@ -124,27 +130,21 @@ pub(crate) fn after_assessment(
     } else if found.urgent {
         within(pace.bounded(MIN_SPACING));
     }
-    let soon = now.after(MIN_SPACING);
     if counting {
         due = due.min(soon);
     }
-    let at_once = |at: UnixTime| at.max(started.after(CROSSING_SPACING)).max(now);
     let with_others = |at: UnixTime| at.at_multiple_of(tick(pace.interval, pace.shoots)).max(soon);
     due = with_others(due);
-    if let Some(at) = found.look_ahead {
-        // Together with other shoots while it is far, because most kubelets renew before it comes. When it has come,
-        // apart from them: a list of nodes costs as much as dozens of probes.
-        due = due.min(with_others(at).min(at_once(at)));
-    }
-    // One that came before the leases were judged was judged. One that came since was not: probe now.
-    if let Some(crossing) = found.crossing.filter(|crossing| *crossing > found.judged) {
-        let wanted = at_once(crossing);
-        // Without the nodes this is only when the first lease would expire, so the exact instant does not matter.
-        due = due.min(if found.look_ahead.is_some() {
-            wanted.min(with_others(wanted))
-        } else {
-            wanted
-        });
+    // A crossing that came before the leases were judged was judged. One that came since was not: probe now.
+    let crossing = found.crossing.filter(|crossing| *crossing > found.judged);
+    for at in [found.look_ahead, crossing].into_iter().flatten() {
+        // When the nodes must be listed, apart from other shoots: a list of nodes costs as much as dozens of probes.
+        due = due.min(at.max(started.after(CROSSING_SPACING)).max(now));
+        // Together with them while it is far, because most kubelets renew before it comes. Without the nodes, a
+        // crossing is only when the first lease would expire, so its exact instant does not matter either.
+        if found.look_ahead.is_some() {
+            due = due.min(with_others(at));
+        }
     }
     due
 }
@@ -159,50 +159,28 @@ pub(crate) fn after_failure(
     close: bool,
 ) -> UnixTime {
     if let ProbeFailure::Throttled(wait) = failure {
-        return now.after(throttle_pause(*wait, pace));
+        return now.after(pace.pause(*wait, BACK_OFF_FOR_THROTTLED_REQUESTS));
     }
     // A missing permission or Secret is not back sooner for asking every second, and an answer that is too large costs
     // more than any other. An API server is, and what an outage hides is as long as the outage and the pause after it.
     // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
-    let is_away = matches!(
-        failure.evidence(),
-        FailureEvidence::Away | FailureEvidence::Silent
-    );
-    let is_large = matches!(failure, ProbeFailure::AnswerTooLarge(_));
+    let is_away = failure.suggests_outage() && !matches!(failure, ProbeFailure::AnswerTooLarge(_));
     let is_pause = matches!(failure, ProbeFailure::MachinesThrottled(_));
-    if close && is_away && !is_large {
-        return started
-            .after(pace.bounded(URGENT_RETRY))
-            .max(now.after(SHORTEST_TICK));
-    }
-    let (growth, most) = if (is_away && !is_large) || failure.is_own() || is_pause {
-        (1.25, pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE))
-    } else {
-        (2.0, pace.interval)
+    let (growth, most) = match is_away || failure.is_own() || is_pause {
+        true => (
+            1.25_f64,
+            pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE),
+        ),
+        false => (2.0, pace.interval),
     };
-    let grown = MIN_SPACING.mul_f64(f64::powi(
-        growth,
-        i32::try_from(in_a_row.clamp(1, 30) - 1).unwrap_or(0),
-    ));
-    // The first retry is exact, from start to start: a gap that is short enough takes nothing from what is proven.
-    let pause = match in_a_row {
-        1 => MIN_SPACING,
-        _ => pace.jittered(grown.min(most)),
+    let repeated = i32::try_from(in_a_row.clamp(1, 30) - 1).unwrap_or(0);
+    let pause = match repeated {
+        _ if close && is_away => pace.bounded(URGENT_RETRY),
+        // The first retry is exact, from start to start: a gap that is short enough takes nothing from what is proven.
+        0 => MIN_SPACING,
+        _ => pace.jittered(MIN_SPACING.mul_f64(growth.powi(repeated)).min(most)),
     };
     started.after(pause).max(now.after(SHORTEST_TICK))
-}
-
-/// The pause after an API server answered 429 and asked for `wait`.
-pub(crate) fn throttle_pause(wait: Option<Duration>, pace: ProbePace) -> Duration {
-    pace.jittered(
-        wait.unwrap_or_default()
-            .clamp(BACK_OFF_FOR_THROTTLED_REQUESTS, LONGEST_THROTTLE),
-    )
-}
-
-/// How long the machines are not listed after a 429 of the seed, which asked for `wait`.
-pub(crate) fn machines_pause(wait: Option<Duration>, pace: ProbePace) -> Duration {
-    pace.jittered(wait.unwrap_or_default().clamp(MACHINES_PAUSE, LONGEST_THROTTLE))
 }
 
 /// When the first probe of a shoot is due, for one of `shoots` that may all start at once: they are spread so that
@@ -222,7 +200,7 @@ pub(crate) fn valid_until(next_due: UnixTime, probe_timeout: Duration) -> UnixTi
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::assessment::Evidence;
+    use super::super::fixtures::nothing_found;
     use super::*;
 
     const PACE: ProbePace = ProbePace {
@@ -241,17 +219,9 @@ mod tests {
 
     fn found(crossing: Option<UnixTime>) -> Assessment {
         Assessment {
-            outcome: Outcome::Healthy,
-            by_leases: Outcome::Healthy,
-            evidence: Evidence::default(),
-            judged: at(0),
             crossing,
-            next_expiry: None,
-            look_ahead: None,
-            list_revision: 0,
-            urgent: false,
-            renew_interval: RENEW,
             longest_pause: Duration::from_secs(600),
+            ..nothing_found()
         }
     }
 
@@ -428,7 +398,10 @@ mod tests {
 
     #[test]
     fn a_429_of_the_seed_pauses_the_machines() {
-        let pause = |wait: Option<u64>| machines_pause(wait.map(Duration::from_secs), PACE).as_secs();
+        let pause = |wait: Option<u64>| {
+            PACE.pause(wait.map(Duration::from_secs), MACHINES_PAUSE)
+                .as_secs()
+        };
         let pauses = [None, Some(1), Some(9), Some(86_400)].map(pause);
         assert_eq!(pauses, [4, 4, 9, 300], "as long as it asks for, within bounds");
     }

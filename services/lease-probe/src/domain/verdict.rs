@@ -1,12 +1,14 @@
 //! The verdict on a shoot, as it is reported to clients.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use watchdog_api::eligibility::SkipReason;
+use watchdog_api::duration::format;
 use watchdog_api::unix_time::UnixTime;
 
-use super::assessment::{Assessment, Evidence};
+use super::assessment::Assessment;
+use super::endpoint::Endpoint;
 use super::outcome::{Outcome, ProbeFailure, ShootPermission};
 
 /// Clock skews below this are not reported: time service keeps hosts closer than that.
@@ -17,14 +19,12 @@ const NOTABLE_SKEW: i64 = 2_000_000;
 pub struct Verdict {
     /// As reported, after the thresholds.
     pub outcome: Outcome,
-    /// Why a probe failed, as a label; empty when it did not.
-    pub failure: &'static str,
     /// The permissions that the shoot refused to the probe.
     pub refused: Vec<ShootPermission>,
     /// One sentence for people.
     pub message: String,
-    /// The evidence for the outcome.
-    pub evidence: Option<Arc<Evidence>>,
+    /// The evidence for the outcome, if it rests on leases.
+    pub evidence: Option<Arc<Assessment>>,
     /// When it was observed.
     pub observed_at: UnixTime,
     /// The end of its validity.
@@ -33,9 +33,12 @@ pub struct Verdict {
     pub outcome_since: UnixTime,
     /// Name of the replica that observed it.
     pub observer: Arc<str>,
-    /// Revision of the list of leases that it rests on; 0 without one.
-    pub list_revision: u64,
+    /// How often probes failed so far.
+    pub failures: Arc<FailureCounts>,
 }
+
+/// Failures of the probes of one shoot, by endpoint and label.
+pub type FailureCounts = BTreeMap<(Endpoint, &'static str), u64>;
 
 impl Verdict {
     /// Returns true if the outcome is another one than that of the verdict before.
@@ -43,14 +46,19 @@ impl Verdict {
     pub fn is_turn(&self) -> bool {
         self.outcome_since == self.observed_at
     }
+
+    /// Revision of the list of leases that it rests on; 0 without one.
+    #[must_use]
+    pub fn list_revision(&self) -> u64 {
+        self.evidence.as_ref().map_or(0, |found| found.list_revision)
+    }
 }
 
 /// The sentence for an assessment.
 #[must_use]
-pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String {
-    let e = &assessment.evidence;
-    let age = watchdog_api::duration::format(e.expiry_age);
-    let mut text = match assessment.outcome {
+pub fn sentence(e: &Assessment, counting: Option<(u32, u32)>) -> String {
+    let age = format(e.rule.expiry_age);
+    let mut text = match e.outcome {
         Outcome::Healthy if e.candidates == 0 && e.leases == 0 => {
             "There are no leases, and no Machines or nodes to protect.".to_owned()
         }
@@ -86,13 +94,13 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
             "{} of {} eligible leases have not been renewed for {age}; the shoot counts as cut off at {:.0} %.",
             e.expired,
             e.candidates,
-            e.threshold * 100.0
+            e.rule.threshold * 100.0
         ),
     };
-    if let (Outcome::Pending, Some(crossing)) = (&assessment.outcome, assessment.crossing)
-        && crossing > assessment.judged
+    if let (Outcome::Pending, Some(crossing)) = (&e.outcome, e.crossing)
+        && crossing > e.judged
     {
-        let remaining = crossing.since(assessment.judged).as_secs_f64().ceil();
+        let remaining = crossing.since(e.judged).as_secs_f64().ceil();
         text.push_str(&format!(
             " The loss is proven in {remaining:.0}s if the API server answers and none of them is renewed."
         ));
@@ -116,13 +124,20 @@ pub fn sentence(assessment: &Assessment, counting: Option<(u32, u32)>) -> String
     if is_notable(e.largest_skew) {
         let direction = if e.largest_skew < 0 { "behind" } else { "ahead" };
         let skew = Duration::from_secs(e.largest_skew.unsigned_abs() / 1_000_000);
-        let skew = watchdog_api::duration::format(skew);
         text.push_str(&format!(
-            " The clock of a node is at least {skew} {direction}; this was corrected."
+            " The clock of a node is at least {} {direction}; this was corrected.",
+            format(skew)
         ));
     }
     if let Some((so_far, needed)) = counting {
         text.push_str(&format!(" This is probe {so_far} of {needed} in a row."));
+    }
+    if e.grace_too_short() {
+        text.push_str(&format!(
+            " The grace period of {} is too short: kube-controller-manager acts before a loss can be proven, so the \
+             shoot is not protected.",
+            format(e.rule.grace)
+        ));
     }
     text
 }
@@ -133,18 +148,8 @@ pub const fn is_notable(skew: i64) -> bool {
     skew.saturating_abs() >= NOTABLE_SKEW
 }
 
-/// The sentence for a grace period that is shorter than a proof takes.
-#[must_use]
-pub fn too_short(grace: Duration) -> String {
-    let grace = watchdog_api::duration::format(grace);
-    format!(
-        " The grace period of {grace} is too short: kube-controller-manager acts before a loss can be proven, so the \
-         shoot is not protected."
-    )
-}
-
 /// The zones in which all candidates are expired, unless that is all zones or none.
-fn expired_zones(evidence: &Evidence) -> Option<String> {
+fn expired_zones(evidence: &Assessment) -> Option<String> {
     let zones = evidence.zones.iter().filter(|(_, zone)| zone.is_expired());
     let names: Vec<&str> = zones.map(|(name, _)| &**name).collect();
     (!names.is_empty() && names.len() < evidence.zones.len()).then(|| names.join(", "))
@@ -154,6 +159,7 @@ fn expired_zones(evidence: &Evidence) -> Option<String> {
 #[derive(Debug, Clone)]
 pub struct VerdictBuilder {
     observer: Arc<str>,
+    failures: Arc<FailureCounts>,
     last_reported: Outcome,
     since: UnixTime,
     // The finding of the last probe, how many in a row have found it, and when the last of them was counted.
@@ -165,9 +171,10 @@ pub struct VerdictBuilder {
 impl VerdictBuilder {
     /// For a shoot about which nothing was reported yet.
     #[must_use]
-    pub const fn new(observer: Arc<str>, now: UnixTime) -> Self {
+    pub fn new(observer: Arc<str>, now: UnixTime) -> Self {
         Self {
             observer,
+            failures: Arc::default(),
             last_reported: Outcome::Pending,
             since: now,
             finding: None,
@@ -206,78 +213,28 @@ impl VerdictBuilder {
         (outcome, Some((self.in_a_row, needed)))
     }
 
-    /// A verdict that rests on leases.
-    pub fn assessed(
-        &mut self,
-        outcome: Outcome,
-        message: String,
-        assessment: Assessment,
-        valid_until: UnixTime,
-    ) -> Verdict {
-        let Assessment {
-            evidence,
-            judged,
-            list_revision,
-            ..
-        } = assessment;
-        Verdict {
-            evidence: Some(Arc::new(evidence)),
-            list_revision,
-            ..self.build(outcome, message, judged, valid_until)
-        }
+    /// Counts a failed request to an endpoint of the shoot.
+    pub fn count(&mut self, endpoint: Endpoint, failure: &ProbeFailure) {
+        let key = (endpoint, failure.as_str());
+        *Arc::make_mut(&mut self.failures).entry(key).or_default() += 1;
     }
 
-    /// A verdict for a probe without a result.
-    pub fn failed(
-        &mut self,
-        failure: &ProbeFailure,
-        observed_at: UnixTime,
-        valid_until: UnixTime,
-    ) -> Verdict {
-        let refused = match failure {
-            ProbeFailure::Forbidden(permissions) => permissions.clone(),
-            _ => Vec::new(),
-        };
-        Verdict {
-            failure: failure.as_str(),
-            refused,
-            ..self.build(failure.outcome(), failure.to_string(), observed_at, valid_until)
-        }
-    }
-
-    /// A verdict about a shoot that is not probed. It holds until something changes.
-    pub fn skipped(&mut self, reason: &SkipReason, now: UnixTime) -> Verdict {
-        self.build(Outcome::Skipped(reason.clone()), reason.to_string(), now, now)
-    }
-
-    /// A verdict about a shoot whose first probe has not come to a result yet.
-    pub fn pending(&mut self, now: UnixTime) -> Verdict {
-        let message = "The first probe has no result yet.";
-        self.build(Outcome::Pending, message.to_owned(), now, now)
-    }
-
-    fn build(
-        &mut self,
-        outcome: Outcome,
-        message: String,
-        observed_at: UnixTime,
-        valid_until: UnixTime,
-    ) -> Verdict {
+    /// A verdict without evidence that is reported now, and valid until it is known when the next probe is due.
+    pub fn report(&mut self, outcome: Outcome, message: String, observed_at: UnixTime) -> Verdict {
         if self.last_reported != outcome {
             self.since = observed_at;
             self.last_reported = outcome.clone();
         }
         Verdict {
             outcome,
-            failure: "",
             refused: Vec::new(),
             message,
             evidence: None,
             observed_at,
-            valid_until,
+            valid_until: observed_at,
             outcome_since: self.since,
-            list_revision: 0,
             observer: self.observer.clone(),
+            failures: self.failures.clone(),
         }
     }
 }
@@ -286,6 +243,8 @@ impl VerdictBuilder {
 mod tests {
     use Outcome::{Healthy as H, Inconclusive as I, LeasesExpired as L, Pending as P};
 
+    use super::super::candidates::Exclusion;
+    use super::super::fixtures::nothing_found;
     use super::*;
 
     const RENEW_INTERVAL: Duration = Duration::from_secs(10);
@@ -338,44 +297,51 @@ mod tests {
         assert_eq!(reported(&[L, H, L, H], 2, ONE), [L, H, L, H]);
     }
 
-    fn said(outcome: Outcome, evidence: Evidence, crossing: Option<i64>) -> String {
+    /// The sentence for a list in which two of four eligible leases are expired.
+    fn said(outcome: Outcome, crossing: Option<i64>) -> String {
         let assessment = Assessment {
-            by_leases: outcome.clone(),
             outcome,
-            evidence,
-            judged: UnixTime::default(),
+            candidates: 4,
+            expired: 2,
             crossing: crossing.map(|seconds| UnixTime(seconds * 1_000_000)),
-            next_expiry: None,
-            urgent: false,
-            look_ahead: None,
-            list_revision: 0,
-            renew_interval: RENEW_INTERVAL,
-            longest_pause: RENEW_INTERVAL,
+            ..nothing_found()
         };
         sentence(&assessment, None)
     }
 
     #[test]
     fn the_sentence_says_what_was_found() {
-        let evidence = |candidates| Evidence {
-            candidates,
-            expired: 2,
-            ..Evidence::default()
-        };
-        let external = said(Outcome::ExternalUnreachable, evidence(4), None);
+        let external = said(Outcome::ExternalUnreachable, None);
         assert!(
             external.starts_with("The external endpoint of the API server does not answer"),
             "{external}"
         );
         assert!(external.contains("none of 4 eligible leases"), "{external}");
-        let pending = said(P, evidence(4), None);
+        let pending = said(P, None);
         assert!(
             pending.starts_with("2 of 4 eligible leases are overdue."),
             "{pending}"
         );
         let proven = " The loss is proven in 7s if the API server answers and none of them is renewed.";
-        assert_eq!(said(P, evidence(4), Some(7)), format!("{pending}{proven}"));
-        assert_eq!(said(P, evidence(4), Some(0)), pending, "not a second from now");
+        assert_eq!(said(P, Some(7)), format!("{pending}{proven}"));
+        assert_eq!(said(P, Some(0)), pending, "not a second from now");
+    }
+
+    /// node-problem-detector may leave a condition True after the repair, on every node of a pool.
+    #[test]
+    fn the_sentence_says_how_many_leases_are_left_out_and_why_if_it_rests_on_few() {
+        let left_out = |candidates| {
+            let found = Assessment {
+                leases: 6,
+                candidates,
+                excluded: [(Exclusion::UnhealthyCondition, 6 - candidates)].into(),
+                ..nothing_found()
+            };
+            sentence(&found, None)
+        };
+        assert_eq!(left_out(3), "All 3 eligible leases are renewed.");
+        let most = "Most leases are not eligible: 4 with an unhealthy node condition.";
+        assert_eq!(left_out(2), format!("All 2 eligible leases are renewed. {most}"));
     }
 
     const NOTHING: &str = "There are no leases, and no Machines or nodes to protect.";
@@ -383,11 +349,11 @@ mod tests {
     #[test]
     fn the_sentence_says_whether_a_clock_is_behind_or_ahead() {
         let skewed = |seconds: i64| {
-            let evidence = Evidence {
+            let found = Assessment {
                 largest_skew: seconds * 1_000_000,
-                ..Evidence::default()
+                ..nothing_found()
             };
-            said(H, evidence, None)
+            sentence(&found, None)
         };
         let clock = |how| format!("{NOTHING} The clock of a node is at least {how}; this was corrected.");
         assert_eq!(skewed(-100), clock("1m40s behind"));

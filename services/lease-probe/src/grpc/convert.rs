@@ -6,7 +6,7 @@ use watchdog_proto::probe::v1 as pb;
 use watchdog_watch_stream::seed_view::PeerState;
 use watchdog_watch_stream::wire::{duration, signed, timestamp};
 
-use crate::domain::assessment::Evidence;
+use crate::domain::assessment::Assessment;
 use crate::domain::candidates::Exclusion;
 use crate::domain::outcome::Outcome;
 use crate::domain::verdict::Verdict;
@@ -25,7 +25,7 @@ pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verd
         valid_for: Some(signed(verdict.valid_until.0.saturating_sub(now.0))),
         observer: verdict.observer.to_string(),
         outcome_change_time: Some(timestamp(verdict.outcome_since.0)),
-        list_revision: verdict.list_revision,
+        list_revision: verdict.list_revision(),
     }
 }
 
@@ -73,7 +73,7 @@ const fn skip_reason(outcome: &Outcome) -> pb::SkipReason {
     }
 }
 
-fn evidence(evidence: &Evidence) -> pb::Evidence {
+fn evidence(evidence: &Assessment) -> pb::Evidence {
     pb::Evidence {
         nodes: (evidence.nodes > 0).then_some(evidence.nodes),
         leases: evidence.leases,
@@ -88,7 +88,7 @@ fn evidence(evidence: &Evidence) -> pb::Evidence {
             })
             .collect(),
         expired_fraction: (evidence.candidates > 0).then(|| evidence.fraction()),
-        threshold: evidence.threshold,
+        threshold: evidence.rule.threshold,
         zones: evidence
             .zones
             .iter()
@@ -98,8 +98,8 @@ fn evidence(evidence: &Evidence) -> pb::Evidence {
                 expired: count.expired,
             })
             .collect(),
-        expiry_age: Some(duration(evidence.expiry_age)),
-        node_monitor_grace_period: Some(duration(evidence.grace)),
+        expiry_age: Some(duration(evidence.rule.expiry_age)),
+        node_monitor_grace_period: Some(duration(evidence.rule.grace)),
         largest_skew: Some(signed(evidence.largest_skew)),
         unconfirmed: evidence.unconfirmed,
         newest_expired_renewal_age: evidence.newest_expired_renewal.map(duration),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lease_probe::cluster::answer_budget::{AnswerBuffer, SharedLimits};
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::transport::AnswerKind;
-use lease_probe::domain::outcome::{FailureEvidence, Outcome, ProbeFailure};
+use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
@@ -254,7 +254,7 @@ async fn a_list_that_waits_for_a_place_until_its_time_is_over_is_no_evidence() {
     let listed = asks.leases(&access, budget(LIMIT / 4)).await;
     let failure = listed.unwrap_err();
     assert_eq!(failure, ProbeFailure::NoAnswerMemory(2 << 20));
-    assert_eq!(failure.evidence(), FailureEvidence::None);
+    assert!(!failure.suggests_outage());
     assert_eq!(asks.take_suspicion(), None);
     drop(holder);
     let listed = asks.leases(&access, budget(LIMIT)).await;
@@ -334,8 +334,8 @@ async fn local_addresses_are_refused_and_nothing_connects() {
             panic!("{host}: {failure}")
         };
         assert_eq!(
-            (failure.outcome(), failure.evidence()),
-            (Outcome::Inconclusive, FailureEvidence::None)
+            (failure.outcome(), failure.suggests_outage()),
+            (Outcome::Inconclusive, false)
         );
         assert!(*found == kind, "{host}: {failure}");
         let sentence = failure.to_string();

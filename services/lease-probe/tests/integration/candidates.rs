@@ -149,30 +149,3 @@ async fn only_eligible_leases_are_counted() {
         none.message
     );
 }
-
-/// node-problem-detector may leave a condition True after the repair, on every node of a pool.
-#[tokio::test]
-async fn a_verdict_that_rests_on_few_leases_says_how_many_are_left_out_and_why() {
-    let fixture = Fixture::new(faster(), 6, &["alpha"]).await;
-    let alpha = fixture.shoot("alpha");
-    without_controllers(&alpha).await;
-    for node in alpha.nodes().iter().take(5) {
-        condition(
-            &alpha,
-            &node.name,
-            "ReadonlyFilesystem",
-            "True",
-            "FilesystemIsReadOnly",
-        );
-    }
-    let replica = Replica::start(&fixture).await;
-    alpha.cut(Cut::All);
-    let left_out = "Most leases are not eligible: 5 with an unhealthy node condition.";
-    let few = replica
-        .until_said(&alpha, Outcome::TooFewCandidates, left_out)
-        .await;
-    assert_eq!(
-        excluded(evidence(&few)),
-        BTreeMap::from([(Exclusion::UnhealthyCondition, 5)])
-    );
-}

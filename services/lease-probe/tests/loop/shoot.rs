@@ -10,7 +10,7 @@ use http_body_util::Full;
 use kube::client::Body;
 use lease_probe::cluster::kubeconfig::access;
 use lease_probe::cluster::transport::{ApiRequest, Connector, Link, Suspicion};
-use lease_probe::controller::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
+use lease_probe::controller::prober::{ProbeContext, ProbeInputs, Prober};
 use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use lease_probe::domain::verdict::Verdict;
@@ -137,10 +137,11 @@ async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
     let seed = internal.seed();
     let shared = ProbeContext::new(seed, clock, "lease-probe-0".into(), 64 << 20, rand::random::<f64>);
     let (_changes, inputs) = watch::channel(inputs);
+    let observer = internal.clone();
     let prober = Prober::new(
         shared,
         inputs,
-        internal.clone(),
+        move |verdict| observer.observe(verdict),
         "shoot".into(),
         [internal.clone(), external],
     );
@@ -256,6 +257,21 @@ impl ScriptedServer {
     }
 }
 
+impl ScriptedServer {
+    fn observe(&self, verdict: Verdict) {
+        let now = self.now();
+        let mut observed = self.observed.lock();
+        if let Some(last) = observed.probes.last_mut() {
+            last.1 = now;
+        }
+        observed.reported.push((now, verdict.outcome));
+        for (endpoint, reason) in verdict.failures.keys() {
+            let is_expected = ["throttled", "machines_throttled", "list_timeout"].contains(reason);
+            assert!(is_expected || *endpoint == Endpoint::External, "{reason}");
+        }
+    }
+}
+
 impl Connector for ScriptedServer {
     type Target = ();
     type Link = Self;
@@ -299,25 +315,5 @@ impl Link for ScriptedServer {
         if self.end().is_none() {
             std::future::pending().await
         }
-    }
-}
-
-impl ProbeReporter for ScriptedServer {
-    fn verdict(&self, verdict: Verdict) {
-        let now = self.now();
-        let mut observed = self.observed.lock();
-        if let Some(last) = observed.probes.last_mut() {
-            last.1 = now;
-        }
-        observed.reported.push((now, verdict.outcome));
-    }
-
-    fn failure(&self, endpoint: Endpoint, failure: &ProbeFailure) {
-        let is_expected = matches!(
-            failure,
-            ProbeFailure::Throttled(_) | ProbeFailure::MachinesThrottled(_) | ProbeFailure::ListTimeout(_)
-        );
-        let is_expected = is_expected || endpoint == Endpoint::External;
-        assert!(is_expected, "{failure}");
     }
 }

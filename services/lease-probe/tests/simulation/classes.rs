@@ -72,6 +72,10 @@ impl HistoryClass {
 /// An outage of any kind.
 const UP_TO_60_S: fn(&mut Builder) = |h| outages::outage(h, 0.5, 60.0);
 
+const LOSS_AT_60_TO_140_S: fn(&mut Builder) = |h| h.lose_between(60 * SECOND, 140 * SECOND);
+
+const LOSS_AT_50_TO_150_S: fn(&mut Builder) = |h| h.lose_between(50 * SECOND, 150 * SECOND);
+
 const LONG_PAUSE: &str = "kubelets have to be silent for the whole proof after the external endpoint fails";
 const SMALL_SKEW: &str = "a clock that is off by less than a renew interval looks like a list that came late";
 const CANDIDATES: &str =
@@ -142,10 +146,10 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         )
         .may_be_late(SHORT_OUTAGE),
         class("flapping", &[outages::flapping]).may_be_late(FAILED_RENEWALS),
-        class("flapping, loss", &[outages::flapping, |h| h.lose_between(50 * SECOND, 150 * SECOND)])
+        class("flapping, loss", &[outages::flapping, LOSS_AT_50_TO_150_S])
             .may_be_late(SHORT_OUTAGES),
         class("restart loop", &[outages::restart_loop]).may_be_late(FAILED_RENEWALS),
-        class("restart loop, loss", &[outages::restart_loop, |h| h.lose_between(50 * SECOND, 150 * SECOND)])
+        class("restart loop, loss", &[outages::restart_loop, LOSS_AT_50_TO_150_S])
             .may_be_late(SHORT_OUTAGES),
         class("prober restarts", &[outages::prober_restarts]),
         class("prober restarts around an outage", &[|h| outages::hand_over_around_outage(h, 0.5, 5.0)]),
@@ -155,7 +159,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("handover after 2 to 17 s around a loss", &[|h| outages::hand_over_around_loss(h, 2.0, 17.0)])
             .may_be_late(JUST_STARTED),
         class("prober cut off", &[outages::prober_cut]),
-        class("prober cut off, loss", &[outages::prober_cut, |h| h.lose_between(50 * SECOND, 150 * SECOND)])
+        class("prober cut off, loss", &[outages::prober_cut, LOSS_AT_50_TO_150_S])
             .may_be_late("kube-controller-manager reaches the API server and lease-probe does not"),
         class("shared limiter, outage of all and loss of some", &[outages::shared_limiter])
             .may_be_late(SHORT_OUTAGE)
@@ -168,45 +172,45 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("500 for 50 to 90 % of the requests", &[|h| faults::errors(h, 0.5, 0.9)]).may_be_late(FAILED_RENEWALS),
         class(
             "500 for 10 to 50 % of the requests, loss",
-            &[|h| faults::errors(h, 0.1, 0.5), |h| h.lose_between(60 * SECOND, 140 * SECOND)],
+            &[|h| faults::errors(h, 0.1, 0.5), LOSS_AT_60_TO_140_S],
         )
         .may_be_late("most probes of a while happen to fail; kube-controller-manager has a watch"),
         class(
             "500 for 50 to 90 % of the requests, loss",
-            &[|h| faults::errors(h, 0.5, 0.9), |h| h.lose_between(60 * SECOND, 140 * SECOND)],
+            &[|h| faults::errors(h, 0.5, 0.9), LOSS_AT_60_TO_140_S],
         )
         .may_be_late("the API server answers less than every second request of lease-probe"),
         class("429", &[faults::throttled]),
-        class("429, loss", &[faults::throttled, |h| h.lose_between(60 * SECOND, 140 * SECOND)])
+        class("429, loss", &[faults::throttled, LOSS_AT_60_TO_140_S])
             .may_be_late("the API server asks lease-probe to leave it alone for 10 s each time"),
         class("401 for lease-probe", &[faults::unauthorized]),
         class(
             "401 for lease-probe, loss",
-            &[faults::unauthorized, |h| h.lose_between(60 * SECOND, 140 * SECOND)],
+            &[faults::unauthorized, LOSS_AT_60_TO_140_S],
         )
         .may_be_late(
             "the API server refuses lease-probe's credentials and not those of kube-controller-manager",
         ),
         class("401 or 403 for everybody", &[faults::refused_to_everybody]).may_be_late(FAILED_RENEWALS),
         class("slow answers", &[faults::slow]),
-        class("slow answers, loss", &[faults::slow, |h| h.lose_between(60 * SECOND, 140 * SECOND)])
+        class("slow answers, loss", &[faults::slow, LOSS_AT_60_TO_140_S])
             .may_be_late("lists take up to 8 s; kube-controller-manager has a watch"),
         class("connections closed after each answer", &[faults::closes]),
         class(
             "connections closed after each answer, loss",
-            &[faults::closes, |h| h.lose_between(60 * SECOND, 140 * SECOND)],
+            &[faults::closes, LOSS_AT_60_TO_140_S],
         )
         .may_be_late(SHORT_OUTAGE),
         class("idle connections closed", &[faults::closes_idle, |h| outages::outage(h, 0.5, 40.0)]),
         class(
             "idle connections closed, loss",
-            &[faults::closes_idle, |h| h.lose_between(60 * SECOND, 140 * SECOND)],
+            &[faults::closes_idle, LOSS_AT_60_TO_140_S],
         )
         .may_be_late(
             "time after the end of a connection does not count until the next list, and that may be 5 s later",
         ),
         class("stale lists", &[faults::stale]),
-        class("stale lists, loss", &[faults::stale, |h| h.lose_between(60 * SECOND, 140 * SECOND)])
+        class("stale lists, loss", &[faults::stale, LOSS_AT_60_TO_140_S])
             .may_be_late("lists are up to 8 s old; kube-controller-manager has a watch"),
         class("external endpoint away", &[faults::external_away, faults::perhaps_outage]),
         class(

@@ -1,6 +1,6 @@
 //! The HTTP client of a Kubernetes component in virtual time: one connection, a time-out for each request.
 
-use crate::network::{Exchange, ExchangeEnd, NetworkPath, Opening, RequestKind};
+use crate::network::{Exchange, ExchangeEnd, NetworkPath, RequestKind};
 use crate::random::{Micros, SECOND};
 
 /// client-go sends a request again that was answered with 429 and `Retry-After`, which API servers set to 1 s, up to
@@ -71,9 +71,9 @@ impl HttpClient {
         let (opened, sent) = match reused {
             Some(opened) => (opened, at),
             None => match path.open(at) {
-                Opening::Opened(opened) if opened < gives_up => (opened, opened),
-                Opening::Opened(_) => return unanswered(gives_up, None),
-                Opening::Failed(failed) => return unanswered(failed.min(gives_up), None),
+                Ok(opened) if opened < gives_up => (opened, opened),
+                Ok(_) => return unanswered(gives_up, None),
+                Err(failed) => return unanswered(failed.min(gives_up), None),
             },
         };
         self.opened = Some(opened);

@@ -28,13 +28,6 @@ pub(crate) struct NetworkPath<'a> {
     pub(crate) client: Client,
 }
 
-/// The result of an attempt to open a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Opening {
-    Opened(Micros),
-    Failed(Micros),
-}
-
 /// The result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exchange {
@@ -87,27 +80,27 @@ impl NetworkPath<'_> {
         client << 32 | kind
     }
 
-    /// Opens a connection, TCP and TLS.
-    pub(crate) fn open(&self, at: Micros) -> Opening {
+    /// Opens a connection, TCP and TLS: when it is open, or when that has failed.
+    pub(crate) fn open(&self, at: Micros) -> Result<Micros, Micros> {
         let attempts = SYN_RETRANSMISSIONS.map(|seconds| at + seconds * SECOND);
         let Some(syn) = attempts.into_iter().find(|sent| self.is_up(*sent)) else {
-            return Opening::Failed(at + SYN_GIVES_UP);
+            return Err(at + SYN_GIVES_UP);
         };
         if self.leads_to_gone_replica(at, syn) {
-            return Opening::Failed(at + SYN_GIVES_UP);
+            return Err(at + SYN_GIVES_UP);
         }
         if self.server.refuses(syn) {
-            return Opening::Failed(syn + ROUND_TRIP);
+            return Err(syn + ROUND_TRIP);
         }
         let hello = syn + ROUND_TRIP;
         let hello = self.delivered(hello).unwrap_or(hello + SYN_GIVES_UP);
         let shaken = self.server.thaws(hello) + 2 * MILLISECOND;
         if let Some(death) = self.server.next_death(syn, shaken) {
-            return Opening::Failed(death);
+            return Err(death);
         }
         match self.delivered(shaken) {
-            Some(opened) => Opening::Opened(opened + ROUND_TRIP / 2 + self.server.connects_late(at)),
-            None => Opening::Failed(shaken + SYN_GIVES_UP),
+            Some(opened) => Ok(opened + ROUND_TRIP / 2 + self.server.connects_late(at)),
+            None => Err(shaken + SYN_GIVES_UP),
         }
     }
 
@@ -279,11 +272,11 @@ mod tests {
         };
         assert_eq!(tenths(at), 130);
         // A SYN after 1 and 3 s.
-        let Opening::Opened(at) = path.open(10 * SECOND) else {
+        let Ok(at) = path.open(10 * SECOND) else {
             panic!("not opened")
         };
         assert_eq!(tenths(at), 130);
-        assert!(matches!(path.open(11 * SECOND + 1), Opening::Opened(at) if tenths(at) == 120));
+        assert!(matches!(path.open(11 * SECOND + 1), Ok(at) if tenths(at) == 120));
     }
 
     #[test]
@@ -300,7 +293,7 @@ mod tests {
     fn a_process_that_is_gone_closes_and_refuses() {
         let server = server(&[(10, 12, Behaviour::Refuses)]);
         let path = path(&server, &[]);
-        assert_eq!(path.open(11 * SECOND), Opening::Failed(11 * SECOND + ROUND_TRIP));
+        assert_eq!(path.open(11 * SECOND), Err(11 * SECOND + ROUND_TRIP));
         assert_eq!(path.closed(0, 11 * SECOND), Some(10 * SECOND));
         assert_eq!(
             path.request(0, 11 * SECOND, READ).ends,
@@ -334,7 +327,7 @@ mod tests {
             panic!("not answered")
         };
         assert_eq!(tenths(at), 250);
-        assert!(matches!(path.open(12 * SECOND), Opening::Opened(at) if tenths(at) == 250));
+        assert!(matches!(path.open(12 * SECOND), Ok(at) if tenths(at) == 250));
         assert_eq!(path.pong(0, 12 * SECOND).map(tenths), Some(250));
     }
 

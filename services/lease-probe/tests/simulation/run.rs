@@ -1,5 +1,6 @@
 //! Plays histories, on all cores.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,9 +17,9 @@ use crate::virtual_time::{PlayedShoot, probe};
 /// The results of many histories.
 pub(crate) struct RunResult {
     pub(crate) table: Table,
-    /// Of histories with false verdicts, and with late ones in classes that may not be late: one of each kind.
+    /// Of each class, one history with a false verdict and one with another defect, if there are any.
     pub(crate) accounts: Vec<String>,
-    /// All of them, a line each.
+    /// All histories with a defect, a line each.
     pub(crate) defects: Vec<String>,
 }
 
@@ -28,21 +29,6 @@ fn is_defect(class: &HistoryClass, judgement: &Judgement) -> bool {
         || (!judgement.late.is_empty() && class.may_be_late.is_none())
         || judgement.stuck
         || !judgement.unfounded.is_empty()
-}
-
-/// False verdicts are worse than late ones.
-fn severity(judgement: &Judgement) -> u8 {
-    if judgement.is_false() {
-        2
-    } else {
-        u8::from(!judgement.late.is_empty())
-    }
-}
-
-/// One account of each kind for each class, the worst first.
-fn keep_one_of_each(accounts: &mut Vec<(u8, &'static str, String)>) {
-    accounts.sort_by(|a, b| (b.0, a.1).cmp(&(a.0, b.1)));
-    accounts.dedup_by(|a, b| (a.0, a.1) == (b.0, b.1));
 }
 
 /// Plays one history of a class; its shoots' judgements, and accounts of those that `wants` one.
@@ -78,8 +64,8 @@ pub(crate) fn play(history: &History, wants: impl Fn(&Judgement) -> bool) -> (Ve
 
 /// Plays about `histories` histories over these classes; the seeds follow from `seed`.
 pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunResult {
-    let chosen: Vec<_> = classes.iter().enumerate().collect();
-    let (next, accounts, defects) = (AtomicU64::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+    let next = AtomicU64::new(0);
+    let (accounts, defects) = (Mutex::new(BTreeMap::new()), Mutex::new(Vec::new()));
     let work = || {
         let mut table = Table::new();
         loop {
@@ -87,8 +73,9 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
             if i >= histories {
                 return table;
             }
-            let count = chosen.len() as u64;
-            let (place, class) = chosen[(i % count) as usize];
+            let count = classes.len() as u64;
+            let place = (i % count) as usize;
+            let class = &classes[place];
             if !(i / count).is_multiple_of(class.rarity) {
                 continue;
             }
@@ -99,11 +86,11 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
                 let lines = texts.iter().filter_map(|text| text.lines().next());
                 defects.lock().extend(lines.map(str::to_owned));
             }
-            let worst = judgements.iter().map(severity).max().unwrap_or(0);
+            for text in texts.into_iter().take(1) {
+                let is_false = judgements.iter().any(Judgement::is_false);
+                accounts.lock().entry((class.name, is_false)).or_insert(text);
+            }
             table.entry((place, class.name)).or_default().extend(judgements);
-            let mut accounts = accounts.lock();
-            accounts.extend(texts.into_iter().take(1).map(|text| (worst, class.name, text)));
-            keep_one_of_each(&mut accounts);
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -113,9 +100,7 @@ pub(crate) fn run(histories: u64, seed: u64, classes: &[HistoryClass]) -> RunRes
     });
     RunResult {
         table: table::merge(tables),
-        accounts: { accounts.into_inner().into_iter() }
-            .map(|(_, _, text)| text)
-            .collect(),
+        accounts: accounts.into_inner().into_values().collect(),
         defects: defects.into_inner(),
     }
 }

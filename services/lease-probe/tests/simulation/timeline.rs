@@ -125,24 +125,21 @@ impl ServerTimeline {
 
     /// When a process that can go on at `at` does: at once, or when it thaws.
     pub(crate) fn thaws(&self, at: Micros) -> Micros {
-        let mut at = at;
-        while let Some(hang) = self
-            .during(at)
-            .find(|segment| matches!(segment.behaviour, Behaviour::Hangs))
-        {
-            at = hang.to;
-        }
-        at
+        self.ends(at, |behaviour| matches!(behaviour, Behaviour::Hangs))
     }
 
     /// When a request that can be worked on at `at` is: at once, or when the process or etcd answers again.
     pub(crate) fn etcd_answers(&self, at: Micros) -> Micros {
+        self.ends(at, |behaviour| {
+            matches!(behaviour, Behaviour::Hangs | Behaviour::EtcdHangs)
+        })
+    }
+
+    /// The first instant from `at` on without such a behaviour.
+    fn ends(&self, at: Micros, is_such: fn(Behaviour) -> bool) -> Micros {
         let mut at = at;
-        while let Some(hang) = self
-            .during(at)
-            .find(|segment| matches!(segment.behaviour, Behaviour::Hangs | Behaviour::EtcdHangs))
-        {
-            at = hang.to;
+        while let Some(segment) = self.during(at).find(|segment| is_such(segment.behaviour)) {
+            at = segment.to;
         }
         at
     }

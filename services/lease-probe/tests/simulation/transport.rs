@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use watchdog_api::kubeconfig::ShootAccess;
 
-use crate::network::{ExchangeEnd, NetworkPath, Opening, RequestKind};
+use crate::network::{ExchangeEnd, NetworkPath, RequestKind};
 use crate::objects;
 use crate::random::{MILLISECOND, Micros, SECOND};
 use crate::timeline::{Client, FOREVER};
@@ -76,12 +76,12 @@ impl Connector for SimConnector {
         peer.log("connects");
         match peer.path().open(began) {
             // The process died in the middle of the handshake.
-            Opening::Opened(at) if peer.path().closed(began, at + MILLISECOND).is_some() => {
+            Ok(at) if peer.path().closed(began, at + MILLISECOND).is_some() => {
                 peer.clock.sleep_until(at).await;
                 peer.log("cannot connect");
                 Err(ProbeFailure::Connect("reset".to_owned()))
             }
-            Opening::Opened(at) => {
+            Ok(at) => {
                 peer.clock.sleep_until(at).await;
                 peer.log("is connected");
                 let now = peer.clock.now();
@@ -93,7 +93,7 @@ impl Connector for SimConnector {
                     requests: 0,
                 })
             }
-            Opening::Failed(at) => {
+            Err(at) => {
                 peer.clock.sleep_until(at).await;
                 peer.log("cannot connect");
                 Err(ProbeFailure::Connect("refused".to_owned()))

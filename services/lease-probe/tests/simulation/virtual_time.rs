@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lease_probe::cluster::kubeconfig::{Access, Kubeconfig, access};
-use lease_probe::controller::prober::{ProbeContext, ProbeInputs, ProbeReporter, Prober};
-use lease_probe::domain::endpoint::Endpoint;
-use lease_probe::domain::outcome::{Outcome, ProbeFailure};
+use lease_probe::controller::prober::{ProbeContext, ProbeInputs, Prober};
+use lease_probe::domain::outcome::Outcome;
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
 use scaling_coordinator::domain::decision::ReceivedVerdict;
@@ -206,10 +205,11 @@ impl ProberProcess<'_> {
                 external: shoot.script.external_cuts.as_ref().map(|_| kubeconfig()),
             });
             senders.push(sender);
-            let report = Recorder {
+            let recorder = Recorder {
                 clock,
                 probed: probed.clone(),
             };
+            let report = move |verdict| recorder.record(verdict);
             let connectors = [false, true].map(connector);
             let prober = Prober::new(shared.clone(), receiver, report, shoot.name.clone(), connectors);
             running.spawn(Box::pin(prober.run(self.shoots.len(), stop.clone())));
@@ -237,14 +237,15 @@ struct Recorder {
     probed: Arc<Mutex<ProbedShoot>>,
 }
 
-impl ProbeReporter for Recorder {
-    fn verdict(&self, verdict: Verdict) {
+impl Recorder {
+    fn record(&self, verdict: Verdict) {
         let mut probed = self.probed.lock();
         let direction = match verdict.outcome {
             Outcome::Healthy => Direction::Up,
             _ if verdict.outcome.is_loss() => Direction::Down,
             _ => Direction::Hold,
         };
+        let list_revision = verdict.list_revision();
         let counts = verdict.evidence.map_or(String::new(), |evidence| {
             format!(
                 " ({} of {} expired, {} unconfirmed)",
@@ -263,7 +264,7 @@ impl ProbeReporter for Recorder {
             .last()
             .filter(|before| before.outcome == outcome(&verdict.outcome));
         let first_revision = match verdict.outcome_since == verdict.observed_at {
-            true => verdict.list_revision,
+            true => list_revision,
             false => before.map_or(0, |before| before.first_revision),
         };
         probed.received.push(ReceivedVerdict {
@@ -271,7 +272,7 @@ impl ProbeReporter for Recorder {
             observer: verdict.observer.clone(),
             observed: instant(verdict.observed_at),
             outcome_since: instant(verdict.outcome_since),
-            list_revision: verdict.list_revision,
+            list_revision,
             first_revision,
             sent,
             valid_until: instant(verdict.valid_until),
@@ -286,8 +287,6 @@ impl ProbeReporter for Recorder {
             outcome: format!("{}{counts} {}", verdict.outcome.as_str(), verdict.message),
         });
     }
-
-    fn failure(&self, _: Endpoint, _: &ProbeFailure) {}
 }
 
 /// As tokio has it.

@@ -5,14 +5,9 @@ use watchdog_api::machine::MachinePhase;
 use watchdog_api::node::NodeItem;
 
 use super::super::candidates::tests::{condition, index_of, machine, node};
-use super::super::fixtures::{lease_of, list_at};
+use super::super::fixtures::{RULE, lease_of, list_at, nothing_found};
 use super::*;
 
-const RULE: ExpiryRule = ExpiryRule {
-    grace: Duration::from_secs(40),
-    expiry_age: Duration::from_secs(30),
-    threshold: 0.6,
-};
 const S: i64 = 1_000_000;
 const LONGEST: Duration = Duration::from_secs(15);
 
@@ -118,7 +113,7 @@ fn what_is_not_confirmed_holds_the_verdict() {
     let mut renewals = Renewals::default();
     renewals.observe(&list, LONGEST);
     let early = assess_leases(&list, &renewals);
-    assert_eq!((early.outcome, early.evidence.unconfirmed), (Outcome::Pending, 3));
+    assert_eq!((early.outcome, early.unconfirmed), (Outcome::Pending, 3));
     list.sent = early.crossing.unwrap();
     assert_eq!(assess_leases(&list, &renewals).outcome, Outcome::LeasesExpired);
 }
@@ -140,7 +135,7 @@ fn a_first_look_at_silent_leases_proves_no_health() {
     ] {
         let assessment = first_look(&ages);
         assert_eq!(assessment.outcome, expected, "{ages:?}");
-        assert_eq!(assessment.evidence.expired, 0, "{ages:?}");
+        assert_eq!(assessment.expired, 0, "{ages:?}");
     }
     assert_eq!(
         judge(&[4, 9, 16, 16, 16]).outcome,
@@ -270,7 +265,7 @@ fn a_verdict_has_few_zones() {
     let machines: Vec<_> = list.leases.iter().map(machine).collect();
     let index = NodeIndex::new(&nodes, &machines, &ShootSettings::default());
     let found = assess(&list, &renewals, Some(&index), RULE, false, None);
-    let zones = &found.evidence.zones;
+    let zones = &found.zones;
     assert_eq!(zones.len(), MOST_ZONES + 1);
     assert_eq!(zones["others"].candidates, 30);
 }
@@ -375,21 +370,20 @@ proptest! {
         });
         list.malformed = malformed;
         let found = assess(&list, &renewals, Some(&index), RULE, false, None);
-        let evidence = &found.evidence;
 
         let counting: Vec<_> = fleet.iter().filter(|t| t.counts()).collect();
         let expired = counting.iter().filter(|t| !t.fresh).count();
-        prop_assert_eq!(evidence.nodes as usize, nodes.len());
-        prop_assert_eq!(evidence.leases as usize, fleet.len() + malformed as usize);
-        prop_assert_eq!((evidence.candidates as usize, evidence.expired as usize), (counting.len(), expired));
-        let excluded: u32 = evidence.excluded.values().sum();
-        prop_assert_eq!(excluded + evidence.candidates, evidence.leases, "every lease is counted once");
-        prop_assert_eq!(evidence.excluded.get(&Exclusion::MalformedLease).copied().unwrap_or(0), malformed);
+        prop_assert_eq!(found.nodes as usize, nodes.len());
+        prop_assert_eq!(found.leases as usize, fleet.len() + malformed as usize);
+        prop_assert_eq!((found.candidates as usize, found.expired as usize), (counting.len(), expired));
+        let excluded: u32 = found.excluded.values().sum();
+        prop_assert_eq!(excluded + found.candidates, found.leases, "every lease is counted once");
+        prop_assert_eq!(found.excluded.get(&Exclusion::MalformedLease).copied().unwrap_or(0), malformed);
         for (number, zone) in ZONES.iter().enumerate() {
             let of = |t: &&&NodeTraits| t.zone == number;
             let all = counting.iter().filter(of).count();
             let gone = counting.iter().filter(of).filter(|t| !t.fresh).count();
-            let count = evidence.zones.get(*zone).copied().unwrap_or_default();
+            let count = found.zones.get(*zone).copied().unwrap_or_default();
             prop_assert_eq!((count.candidates as usize, count.expired as usize), (all, gone), "zone {}", zone);
         }
         let old = || fleet.iter().filter(|t| t.renew_time && !t.fresh);
@@ -428,19 +422,19 @@ fn a_hundred_thousand_nodes_and_machines_are_matched() {
     let (list, renewals) = listed_up_to_40(|_| nodes.iter().map(|node| lease(&node.name, Some(0))).collect());
     let found = assess(&list, &renewals, Some(&index), RULE, false, None);
     assert_eq!(found.outcome, Outcome::LeasesExpired);
-    assert_eq!(found.evidence.expired as usize, NODES);
+    assert_eq!(found.expired as usize, NODES);
 }
 
 #[test]
 fn fractions_are_of_what_counts_and_of_all_leases() {
     let fractions = |leases, candidates, expired| {
-        let evidence = Evidence {
+        let found = Assessment {
             leases,
             candidates,
             expired,
-            ..Evidence::default()
+            ..nothing_found()
         };
-        (evidence.fraction(), evidence.eligible_fraction())
+        (found.fraction(), found.eligible_fraction())
     };
     assert_eq!(fractions(8, 4, 1), (0.25, Some(0.5)));
     assert_eq!(fractions(8, 0, 0), (0.0, Some(0.0)));

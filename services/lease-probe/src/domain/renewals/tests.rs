@@ -16,9 +16,13 @@ fn observe(renewals: &mut Renewals, seconds: i64, leases: &[LeaseItem]) {
     renewals.observe(&list_at(at(seconds), leases), EXPIRY / 2);
 }
 
+fn age_of(renewals: &Renewals, name: &str) -> Option<LeaseAge> {
+    renewals.age(name, EXPIRY, false)
+}
+
 /// From when on the lease is expired.
 fn expired_from(renewals: &Renewals) -> UnixTime {
-    renewals.age("n", EXPIRY).unwrap().expired_from
+    age_of(renewals, "n").unwrap().expired_from
 }
 
 #[test]
@@ -34,12 +38,12 @@ fn the_formula_is_exact_without_skew() {
 fn a_lease_that_looks_expired_when_first_observed_is_watched_first() {
     let mut renewals = Renewals::default();
     observe(&mut renewals, 0, &[lease(-100)]);
-    let age = renewals.age("n", EXPIRY).unwrap();
+    let age = age_of(&renewals, "n").unwrap();
     assert_eq!(age.old_from, at(-70));
     assert_eq!(age.expired_from, at(32).after(Duration::from_millis(500)));
     // It was alive all the time: only its clock is 100 s behind.
     observe(&mut renewals, 10, &[lease(-91)]);
-    assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
+    assert_eq!(age_of(&renewals, "n").unwrap().old_from, at(30));
 }
 
 #[test]
@@ -52,10 +56,11 @@ fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
     observe(&mut renewals, 70, &[lease(5)]);
     let known = at(87).after(Duration::from_millis(500));
     assert_eq!(expired_from(&renewals), known);
-    assert!(renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
+    let urgent_from = |renewals: &Renewals| age_of(renewals, "n").unwrap().urgent_from;
+    assert_eq!(urgent_from(&renewals), UnixTime::default());
     observe(&mut renewals, 75, &[lease(72)]);
-    assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(102));
-    assert!(!renewals.age("n", EXPIRY).unwrap().renewed_before_outage);
+    assert_eq!(age_of(&renewals, "n").unwrap().old_from, at(102));
+    assert_eq!(urgent_from(&renewals), at(87));
 }
 
 /// The last list before an outage mostly comes before the last renewal before it.
@@ -90,7 +95,7 @@ fn a_stale_list_renews_nothing() {
         let shown = if second % 2 == 0 { 9 } else { -1 };
         observe(&mut renewals, second, &[lease(shown)]);
     }
-    let known = renewals.age("n", EXPIRY).unwrap();
+    let known = age_of(&renewals, "n").unwrap();
     assert!(known.renewed <= at(10), "{known:?}");
 }
 
@@ -98,7 +103,7 @@ fn a_stale_list_renews_nothing() {
 fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
     let mut renewals = Renewals::default();
     observe(&mut renewals, 0, &[lease(60)]);
-    assert_eq!(renewals.age("n", EXPIRY).unwrap().old_from, at(30));
+    assert_eq!(age_of(&renewals, "n").unwrap().old_from, at(30));
 }
 
 /// A prober that has just started knows neither what happened before nor the clocks of the nodes.
@@ -107,7 +112,7 @@ fn a_lease_that_is_first_observed_needs_the_longest_silence() {
     for renewed in [-50, -25, 0, 50] {
         let mut renewals = Renewals::default();
         observe(&mut renewals, 0, &[lease(renewed)]);
-        let proven = renewals.age("n", EXPIRY).unwrap().silence_proven_at;
+        let proven = age_of(&renewals, "n").unwrap().silence_proven_at;
         assert_eq!(proven, at(32).shifted(S / 2));
     }
 }
@@ -120,7 +125,7 @@ fn a_lease_that_never_had_a_renew_time_is_not_judged() {
         ..lease(0)
     };
     observe(&mut renewals, 0, &[without]);
-    assert_eq!(renewals.age("n", EXPIRY), None);
+    assert_eq!(age_of(&renewals, "n"), None);
 }
 
 #[test]
@@ -136,7 +141,7 @@ fn a_lease_that_vanishes_is_remembered_until_it_is_gone_for_good() {
     renewals.forget_missing(|_| false);
     assert_eq!(renewals.missing().count(), 1);
     renewals.forget_missing(|_| true);
-    assert_eq!(renewals.age("n", EXPIRY), None);
+    assert_eq!(age_of(&renewals, "n"), None);
 }
 
 /// Two renewals waited for etcd and were stored with a third.
@@ -155,7 +160,7 @@ fn a_renewal_arrived_after_those_that_were_written_before() {
         observe(&mut renewals, 0, &leases([(-9, -9), (-8, -8), (-7, -7)]));
         let [a, b, c] = order;
         observe(&mut renewals, 15, &leases([(1, a), (2, b), (9, c)]));
-        ["n0", "n1", "n2"].map(|name| (renewals.age(name, EXPIRY).unwrap().renewed.0 - at(0).0) / S)
+        ["n0", "n1", "n2"].map(|name| (age_of(&renewals, name).unwrap().renewed.0 - at(0).0) / S)
     };
     assert_eq!(renewed([10, 11, 12]), [1, 2, 9]);
     assert_eq!(renewed([11, 12, 10]), [9, 9, 9]);
@@ -173,7 +178,7 @@ fn a_list_that_was_held_up_dates_renewals_by_its_answer() {
         };
         renewals.observe(&held_up, EXPIRY / 2);
         observe(&mut renewals, 10, &[lease(1)]);
-        renewals.age("n", EXPIRY).unwrap().renewed
+        age_of(&renewals, "n").unwrap().renewed
     };
     assert_eq!(arrived(1), at(9), "the first to show it");
     assert_eq!(arrived(-5), at(9), "the last not to show it");
@@ -189,11 +194,17 @@ fn nothing_is_concluded_from_data_that_went_back_but_that_silence_begins_anew() 
     }
     assert_eq!(expired_from(&renewals), at(30));
     observe(&mut renewals, 40, &[lease(-9)]);
-    let age = renewals.age("n", EXPIRY).unwrap();
+    let age = age_of(&renewals, "n").unwrap();
     assert_eq!(
         (age.renewed, age.silence_proven_at),
         (at(0), at(62).shifted(S / 2))
     );
+    // A lease that was never seen renewed still needs the longest silence.
+    let mut renewals = Renewals::default();
+    observe(&mut renewals, 0, &[lease(-5)]);
+    observe(&mut renewals, 10, &[lease(-9)]);
+    let proven = age_of(&renewals, "n").unwrap().silence_proven_at;
+    assert_eq!(proven, at(42).shifted(S / 2));
 }
 
 /// A server that was behind shows renewals long after they were made. They came late for a loss, and prove no health.
@@ -203,8 +214,8 @@ fn a_renewal_that_is_seen_late_is_dated_twice() {
     observe(&mut renewals, 0, &[lease(-1)]);
     observe(&mut renewals, 40, &[lease(-1)]);
     observe(&mut renewals, 41, &[lease(9)]);
-    let age = renewals.age("n", EXPIRY).unwrap();
-    assert_eq!((age.old_from, age.shown_old_from), (at(70), at(39)));
+    let age = age_of(&renewals, "n").unwrap();
+    assert_eq!((age.old_from, age.doubtful_from), (at(70), at(39)));
 }
 
 #[test]
