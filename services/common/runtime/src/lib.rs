@@ -11,7 +11,6 @@ pub mod allowed_clients;
 pub mod args;
 pub mod caller_quota;
 pub mod cli;
-mod client_authorities;
 pub mod clock;
 pub mod config_file;
 pub mod connection_tasks;

@@ -109,8 +109,8 @@ impl RpcLimits {
     }
 
     fn admit(&self, peer: &Peer) -> Result<QuotaPermit, Status> {
-        if let Some(why) = &peer.refused {
-            return Err(error(ErrorReason::ClientNotAllowed, &**why));
+        if let Some(refused) = &peer.refused {
+            return Err(refused.clone());
         }
         let permit = self.rpcs.acquire(&peer.caller);
         permit.map_err(|exceeded| too_many("calls and streams", exceeded))

@@ -68,7 +68,7 @@ impl ServiceBuilder {
                 tasks.critical("tls-files", tls.clone().follow_files(files, draining.clone()));
                 Some(tls)
             }
-            (None, Some(_)) => Some(Tls::without_certificate()?),
+            (None, Some(_)) => Some(Tls::without_certificate()),
             (None, None) => None,
         };
         Ok(Self {

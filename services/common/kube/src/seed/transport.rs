@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use base64::Engine as _;
@@ -18,7 +18,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::client::{Body, ConfigExt as _};
 use kube::config::{AuthInfo, Config};
 use rustls::ClientConfig;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpStream;
@@ -26,10 +25,6 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 use watchdog_api::kubeconfig::{ClientCertificate, Proxy};
 use watchdog_certificates::{ServerTrust, client_config};
-
-/// One crypto provider for all clients: it is the larger part of a configuration.
-static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-    LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
 
 /// The parts that all clients of one seed have in common.
 pub(super) struct SeedEndpoint {
@@ -51,7 +46,7 @@ impl SeedEndpoint {
             config.headers.push((AUTHORIZATION, authorization));
         }
         let certificate = certificate.map(|pair| (pair.chain.clone(), pair.key.clone_key()));
-        let tls = client_config(PROVIDER.clone(), self.trust.clone(), certificate)?;
+        let tls = client_config(self.trust.clone(), certificate)?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         let connector = match &self.proxy {

@@ -42,7 +42,8 @@ async fn serve(tls: Option<Tls>) -> SocketAddr {
 
 /// Connects as a caller with a certificate for this name, or with none.
 async fn connect(address: SocketAddr, authority: &Authority, name: Option<&str>) -> TlsStream<TcpStream> {
-    let mut config = (*authority.tls(name.unwrap_or(SERVER)).client().current()).clone();
+    let own = authority.tls(name.unwrap_or(SERVER)).client();
+    let mut config = (*own.current().await).clone();
     config.alpn_protocols.clear();
     if name.is_none() {
         let mut roots = RootCertStore::empty();

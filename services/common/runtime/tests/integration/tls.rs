@@ -201,7 +201,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
 #[tokio::test]
 async fn every_connection_is_authenticated_anew() {
     let tls = Authority::new("ours").tls(SERVER);
-    let client = tls.client().current();
+    let client = tls.client().current().await;
     for _ in 0..3 {
         let (near, far) = tokio::io::duplex(16 * 1024);
         let connect = TlsConnector::from(client.clone()).connect(SERVER.try_into().unwrap(), near);
