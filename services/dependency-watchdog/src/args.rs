@@ -14,7 +14,7 @@ use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches as _};
 use watchdog_kube::leadership::ElectionTiming;
 use watchdog_runtime::args::CommonArgs;
 
-use crate::go_flags::{IGNORED_FLAGS, in_one_form, parse_bool};
+use crate::go_flags::{IGNORED_FLAGS, ignored_flag, in_one_form, parse_bool};
 
 /// The flags of the Go program that have a meaning here, and a few of our own.
 #[derive(Debug, Clone, Args)]
@@ -210,7 +210,7 @@ impl Flags {
 }
 
 fn command() -> Command {
-    let ignored = IGNORED_FLAGS.map(|(name, go_type)| go_type.arg(name));
+    let ignored = IGNORED_FLAGS.map(ignored_flag);
     let role = |name: &'static str, about: &'static str| {
         let role = Flags::augment_args(Command::new(name));
         // Of a flag that is repeated, Go takes the last value.
@@ -235,8 +235,7 @@ fn command() -> Command {
 fn ignored(matches: &ArgMatches, flags: &Flags) -> Vec<&'static str> {
     let given = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
     let disabled = (!flags.enable_leader_election).then_some("enable-leader-election");
-    let names = IGNORED_FLAGS.map(|(name, _)| name).into_iter();
-    names.filter(given).chain(disabled).collect()
+    IGNORED_FLAGS.into_iter().filter(given).chain(disabled).collect()
 }
 
 /// Reads an address. As in Go, one without an IP stands for all addresses.
@@ -386,15 +385,6 @@ dependentResourceInfos:
                 &["--enable-leader-election", "false"],
                 ["\"false\"", "not a flag", "--name=value"],
             ),
-            (
-                &["--kube-api-qps=fast"],
-                ["--kube-api-qps", "'fast'", "a decimal number"],
-            ),
-            (&["--kube-api-qps="], ["--kube-api-qps", "''", "a decimal number"]),
-            (
-                &["--kube-api-qps=1e999"],
-                ["--kube-api-qps", "'1e999'", "a decimal number"],
-            ),
             (&["--zap-log-level=0"], ["--zap-log-level", "'0'", "above 0"]),
             (&["--zap-log-level=-1"], ["--zap-log-level", "'-1'", "above 0"]),
             (
@@ -404,19 +394,6 @@ dependentResourceInfos:
             (
                 &["--zap-log-level=dpanic"],
                 ["--zap-log-level", "'dpanic'", "panic"],
-            ),
-            (
-                &["--kube-api-burst=1.5"],
-                ["--kube-api-burst", "'1.5'", "an integer"],
-            ),
-            (
-                &["--concurrent-reconciles=many"],
-                ["--concurrent-reconciles", "'many'", "an integer"],
-            ),
-            (&["--zap-devel=2"], ["--zap-devel", "'2'", "true"]),
-            (
-                &["--zap-stacktrace-level=loud"],
-                ["--zap-stacktrace-level", "'loud'", "panic"],
             ),
             (&["--zap-encoder=xml"], ["--zap-encoder", "'xml'", "console"]),
             (

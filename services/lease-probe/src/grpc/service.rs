@@ -52,13 +52,13 @@ impl LeaseProbeService for LeaseProbeApi {
         &self,
         request: Request<pb::WatchVerdictsRequest>,
     ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
+        let request = request.into_inner();
         let scope = scope(request.scope)?;
         let shoots = request::shoots(request.shoots)?;
         let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
         let stream = self
             .verdicts
-            .watch(&self.streams, "WatchVerdicts", &extensions, scope, matches)?;
+            .watch(&self.streams, "WatchVerdicts", scope, matches)?;
         Ok(Response::new(stream))
     }
 

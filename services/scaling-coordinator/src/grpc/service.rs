@@ -61,13 +61,13 @@ impl ScalingService for ScalingApi {
         &self,
         request: Request<pb::WatchScalingRequest>,
     ) -> Result<Response<Self::WatchScalingStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
+        let request = request.into_inner();
         let scope = scope(request.scope)?;
         let shoots = request::shoots(request.shoots)?;
         let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
         let stream = self
             .scaling
-            .watch(&self.streams, "WatchScaling", &extensions, scope, matches)?;
+            .watch(&self.streams, "WatchScaling", scope, matches)?;
         Ok(Response::new(stream))
     }
 

@@ -47,14 +47,12 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::WatchEndpointReadinessRequest>,
     ) -> Result<Response<Self::WatchEndpointReadinessStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
+        let request = request.into_inner();
         let (streams, rpc) = (&self.streams, "WatchEndpointReadiness");
         let filter = ServiceFilter::read(request.scope, request.namespace, request.service)?;
         let stream = self
             .readiness
-            .watch(streams, rpc, &extensions, filter.scope, move |key| {
-                filter.matches(key)
-            });
+            .watch(streams, rpc, filter.scope, move |key| filter.matches(key));
         Ok(Response::new(stream?))
     }
 
@@ -102,14 +100,12 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::WatchWeedersRequest>,
     ) -> Result<Response<Self::WatchWeedersStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
+        let request = request.into_inner();
         let (streams, rpc) = (&self.streams, "WatchWeeders");
         let filter = ServiceFilter::read(request.scope, request.namespace, request.service)?;
         let stream = self
             .weeders
-            .watch(streams, rpc, &extensions, filter.scope, move |key| {
-                filter.matches(key)
-            });
+            .watch(streams, rpc, filter.scope, move |key| filter.matches(key));
         Ok(Response::new(stream?))
     }
 

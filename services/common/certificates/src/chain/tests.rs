@@ -484,7 +484,11 @@ fn a_caller_is_accepted_while_its_certificate_and_its_authority_are_valid_and_no
         assert!(begin == 2026 || judged(second(begin, -1)).is_err());
         for (seconds, expected) in [(-10, Some(11)), (0, Some(1)), (1, None)] {
             let left = judged(second(end, seconds)).ok();
-            assert_eq!(left, expected.map(Duration::from_secs), "{authority_years:?} {own_end}");
+            assert_eq!(
+                left,
+                expected.map(Duration::from_secs),
+                "{authority_years:?} {own_end}"
+            );
         }
         let (replaced, _) = TrustStore::new([other.der]);
         assert!(replaced.judge_caller(&[own], second(end, -10)).is_err());
@@ -508,7 +512,11 @@ fn a_refused_caller_learns_the_kind_of_refusal() {
     for (own, year, alert) in [
         (own, 2031, CertificateExpired),
         (signed(caller([2020, 2025]), &ours).der, 2026, CertificateExpired),
-        (signed(caller([2020, 2040]), &future).der, 2026, CertificateExpired),
+        (
+            signed(caller([2020, 2040]), &future).der,
+            2026,
+            CertificateExpired,
+        ),
         (signed(caller([2020, 2040]), &stranger).der, 2026, UnknownCA),
         (usage(SERVES), 2026, UnsupportedCertificate),
         (usage(ExtendedKeyUsagePurpose::Any), 2026, UnsupportedCertificate),

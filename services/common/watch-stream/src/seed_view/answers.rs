@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tonic::{Extensions, Status};
+use tonic::Status;
 use watchdog_proto::stream::v1 as pb;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
@@ -96,7 +96,7 @@ impl<M: StreamItem> SeedView<M> {
         }
     }
 
-    /// The body of a Watch RPC. The extensions of the request say who calls.
+    /// The body of a Watch RPC.
     ///
     /// # Errors
     /// As [`Streams::serve`].
@@ -104,7 +104,6 @@ impl<M: StreamItem> SeedView<M> {
         &self,
         streams: &Streams,
         rpc: &'static str,
-        extensions: &Extensions,
         scope: pb::Scope,
         matches: impl Fn(&M::Key) -> bool + Send + 'static,
     ) -> Result<Responses<R>, Status> {
@@ -126,7 +125,7 @@ impl<M: StreamItem> SeedView<M> {
             let event = event.map(|report| trimmed(rpc, report.now()));
             Ok(R::encode(Message { position, event }))
         };
-        streams.serve(rpc, extensions, subscription, encode)
+        streams.serve(rpc, subscription, encode)
     }
 
     /// One item of the whole seed. If there is none, waits for the replicas that have not sent their items yet.

@@ -1,6 +1,5 @@
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
-use tonic::Extensions;
 use watchdog_client::failure::{Failure, Reason};
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event as PbEvent;
@@ -77,9 +76,7 @@ fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Upda
 
 fn open(view: &SeedView<probe::Verdict>, scope: pb::Scope) -> Responses<probe::WatchVerdictsResponse> {
     let streams = Streams::new(CancellationToken::new());
-    let nobody = Extensions::default();
-    view.watch(&streams, "WatchVerdicts", &nobody, scope, |_| true)
-        .unwrap()
+    view.watch(&streams, "WatchVerdicts", scope, |_| true).unwrap()
 }
 
 async fn next(stream: &mut Responses<probe::WatchVerdictsResponse>) -> PbEvent {
