@@ -60,6 +60,7 @@ pub struct SeedView<M: StreamItem> {
     /// The reports that are merged.
     reports: Arc<Mutex<HashMap<M::Key, Reports>>>,
     replicas: watch::Sender<KnownReplicas>,
+    draining: CancellationToken,
 }
 
 // === impl SeedView ===
@@ -74,9 +75,9 @@ impl<M: StreamItem> std::fmt::Debug for SeedView<M> {
 
 impl<M: StreamItem> SeedView<M> {
     /// A view of the replica named `me`, of a program of which one replica leads, without any items. Only the leader is
-    /// asked, so there is nothing to merge.
+    /// asked, so there is nothing to merge. Streams end with UNAVAILABLE once `draining` is cancelled.
     #[must_use]
-    pub fn new(me: Arc<str>) -> Self {
+    pub fn new(me: Arc<str>, draining: CancellationToken) -> Self {
         let own = StreamStore::new();
         Self {
             whole: own.clone(),
@@ -84,6 +85,7 @@ impl<M: StreamItem> SeedView<M> {
             reports: Arc::default(),
             replicas: watch::Sender::new(KnownReplicas::new(me.clone(), Instant::now())),
             me,
+            draining,
         }
     }
 
@@ -100,12 +102,12 @@ impl<M: StreamItem> SeedView<M> {
         K: Ord + Clone + Send + Sync + 'static,
         V: Send + Sync + 'static,
     {
-        let (view, stop) = (self.clone(), base.draining.clone());
+        let view = self.clone();
         view.replicas.send_modify(|replicas| replicas.listed = true);
         base.tasks.critical(M::STREAM, async move {
             let follow = view.follow_own(&own, |_, _| ());
             let led = async { tokio::join!(follow, view.follow_lead(leads, &own.is_filled)) };
-            stop.run_until_cancelled(led).await;
+            view.draining.run_until_cancelled(led).await;
             Ok(())
         });
     }

@@ -18,49 +18,35 @@ use crate::subscription::{Lagged, Subscription};
 /// The body of a streaming RPC.
 pub type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
 
-/// Serves the Watch RPCs of a service until it drains. Their number is limited with that of all RPCs.
-#[derive(Debug, Clone)]
-pub struct Streams {
+/// Serves a subscription as the body of the RPC named `rpc`, until `draining` is cancelled. `encode` runs when the
+/// transport asks for the message, so that ages are those of the moment of sending. Its error ends the stream.
+///
+/// # Errors
+/// UNAVAILABLE while draining.
+pub fn serve<K, V, R>(
+    rpc: &'static str,
     draining: CancellationToken,
-}
-
-impl Streams {
-    /// Streams end with UNAVAILABLE once `draining` is cancelled.
-    #[must_use]
-    pub const fn new(draining: CancellationToken) -> Self {
-        Self { draining }
+    subscription: Subscription<K, V>,
+    encode: impl FnMut(Message<K, Arc<V>>) -> Result<R, Status> + Send + 'static,
+) -> Result<Responses<R>, Status>
+where
+    K: Ord + Clone + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    R: 'static,
+{
+    if draining.is_cancelled() {
+        return Err(stopping());
     }
-
-    /// Serves a subscription as the body of the RPC named `rpc`. `encode` runs when the transport asks for the
-    /// message, so that ages are those of the moment of sending. Its error ends the stream.
-    ///
-    /// # Errors
-    /// UNAVAILABLE while draining.
-    pub fn serve<K, V, R>(
-        &self,
-        rpc: &'static str,
-        subscription: Subscription<K, V>,
-        encode: impl FnMut(Message<K, Arc<V>>) -> Result<R, Status> + Send + 'static,
-    ) -> Result<Responses<R>, Status>
-    where
-        K: Ord + Clone + Send + Sync + 'static,
-        V: Send + Sync + 'static,
-        R: 'static,
-    {
-        if self.draining.is_cancelled() {
-            return Err(stopping());
-        }
-        let reader = Reader {
-            subscription,
-            encode,
-            draining: self.draining.clone(),
-            rpc,
-            lag: LAG.handle(Rpc(rpc)),
-            _open: SUBSCRIBERS.track(Rpc(rpc)),
-        };
-        let next = async |reader: Option<Reader<K, V, _>>| Some(reader?.next().await);
-        Ok(Box::pin(stream::unfold(Some(reader), next)))
-    }
+    let reader = Reader {
+        subscription,
+        encode,
+        draining,
+        rpc,
+        lag: LAG.handle(Rpc(rpc)),
+        _open: SUBSCRIBERS.track(Rpc(rpc)),
+    };
+    let next = async |reader: Option<Reader<K, V, _>>| Some(reader?.next().await);
+    Ok(Box::pin(stream::unfold(Some(reader), next)))
 }
 
 /// One stream.

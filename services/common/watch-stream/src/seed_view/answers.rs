@@ -17,7 +17,7 @@ use crate::item::{StreamItem, TimedItem};
 use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
 use crate::metrics::{Rpc, TRIMMED};
 use crate::server::StreamStore;
-use crate::stream::{Responses, Streams};
+use crate::stream::{Responses, serve};
 use crate::subscription::{CompletenessChanges, Subscription};
 use crate::wire::{ItemPage, WatchResponse};
 
@@ -99,14 +99,13 @@ impl<M: StreamItem> SeedView<M> {
     /// The body of a Watch RPC.
     ///
     /// # Errors
-    /// As [`Streams::serve`].
+    /// UNAVAILABLE while the process drains.
     pub fn watch<R: WatchResponse<Item = M>>(
         &self,
-        streams: &Streams,
-        rpc: &'static str,
         scope: pb::Scope,
         matches: impl Fn(&M::Key) -> bool + Send + 'static,
     ) -> Result<Responses<R>, Status> {
+        let (_, rpc) = R::PATH.rsplit_once('/').unwrap_or_default();
         let completeness = self.completeness_changes(scope);
         let subscription = Subscription::new(self.store(scope), matches, completeness);
         let mut sent_incomplete = false;
@@ -125,7 +124,7 @@ impl<M: StreamItem> SeedView<M> {
             let event = event.map(|report| trimmed(rpc, report.now()));
             Ok(R::encode(Message { position, event }))
         };
-        streams.serve(rpc, subscription, encode)
+        serve(rpc, self.draining.clone(), subscription, encode)
     }
 
     /// One item of the whole seed. If there is none, waits for the replicas that have not sent their items yet.

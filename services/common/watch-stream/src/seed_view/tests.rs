@@ -11,7 +11,7 @@ use super::merge::Merge;
 use super::*;
 use crate::client::{Received, Update};
 use crate::message::{COMPLETE, Completeness};
-use crate::stream::{Responses, Streams};
+use crate::stream::Responses;
 use crate::wire::{self, ItemPage};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -28,7 +28,7 @@ fn own_verdicts() -> OwnItems<String, &'static str, probe::Verdict> {
 
 /// The view of a replica `me` that knows the seed, with what it receives of the others.
 fn view() -> (SeedView<probe::Verdict>, Merge) {
-    let view = SeedView::shared("me".into());
+    let view = SeedView::shared("me".into(), CancellationToken::new());
     let peers = Merge {
         view: view.clone(),
         exists: Box::new(|shoot| shoot != "gone"),
@@ -75,8 +75,7 @@ fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Upda
 }
 
 fn open(view: &SeedView<probe::Verdict>, scope: pb::Scope) -> Responses<probe::WatchVerdictsResponse> {
-    let streams = Streams::new(CancellationToken::new());
-    view.watch(&streams, "WatchVerdicts", scope, |_| true).unwrap()
+    view.watch(scope, |_| true).unwrap()
 }
 
 async fn next(stream: &mut Responses<probe::WatchVerdictsResponse>) -> PbEvent {
