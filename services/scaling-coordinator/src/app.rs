@@ -193,7 +193,7 @@ fn observe(base: &ServiceBuilder, lease_probes: VerdictSource, observers: Observ
                 follow_replicas(None, endpoints, Arc::new(observers), readiness, draining).await
             }
             VerdictSource::InProcess(verdicts) => {
-                verdicts.follow_in_process(observers, &draining).await;
+                verdicts.follow_in_process(observers).await;
                 Ok(())
             }
         }

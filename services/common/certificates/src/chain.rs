@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use rustls::{CertificateError, OtherError};
 use rustls_pki_types::{
-    CertificateDer, ServerName, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime,
+    CertificateDer, DnsName, ServerName, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime,
 };
 use webpki::{EndEntityCert, KeyUsage, RawPublicKeyEntity, anchor_from_trusted_cert};
 use x509_parser::asn1_rs::{Any, Oid, Tag};
@@ -139,6 +139,12 @@ impl TrustStore {
         self.0.is_empty()
     }
 
+    /// The certificate of an authority alone, if it can be read.
+    pub(crate) fn of(authority: &CertificateDer<'static>) -> Option<Self> {
+        let (store, unreadable) = Self::new([authority.clone()]);
+        (unreadable == 0).then_some(store)
+    }
+
     /// Judges the certificates that a caller showed, its own one first. Returns for how long they are accepted.
     ///
     /// # Errors
@@ -188,6 +194,17 @@ impl TrustStore {
         };
         search.extend(&mut vec![&leaf])
     }
+}
+
+/// The DNS names of a certificate, without wildcards; none if it cannot be read.
+#[must_use]
+pub fn dns_names(certificate: &CertificateDer<'_>) -> Option<Vec<String>> {
+    let certificate = Certificate::parse(certificate).ok()?;
+    let names = certificate.names().iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => DnsName::try_from(*name).ok(),
+        _ => None,
+    });
+    Some(names.map(|name| name.as_ref().to_owned()).collect())
 }
 
 const AUTHORITY: &str = "the authority";

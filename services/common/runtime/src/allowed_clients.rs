@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
+use watchdog_certificates::dns_names;
 
 use crate::caller_quota::Caller;
 
@@ -48,9 +49,7 @@ impl AllowedClients {
     /// When it is not allowed.
     pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, ClientNotAllowed> {
         let certificate = certificate.ok_or(ClientNotAllowed::NoCertificate)?;
-        let certificate =
-            webpki::EndEntityCert::try_from(certificate).map_err(|_| ClientNotAllowed::Unreadable)?;
-        let names: Vec<&str> = certificate.valid_dns_names().collect();
+        let names = dns_names(certificate).ok_or(ClientNotAllowed::Unreadable)?;
         let one_of = |allowed: &BTreeSet<String>| {
             let mut names = names.iter().map(|name| name.to_ascii_lowercase());
             names.find(|name| allowed.contains(name))

@@ -187,8 +187,8 @@ impl<M: StreamItem> SeedView<M> {
 
 impl SeedView<Verdict> {
     /// Tells a handler in this process of the items of this replica, as
-    /// [`follow_replicas`](crate::replicas::follow_replicas) does over a connection. Ends with `stop`.
-    pub async fn follow_in_process(&self, handler: impl ReplicaHandler, stop: &CancellationToken) {
+    /// [`follow_replicas`](crate::replicas::follow_replicas) does over a connection. Ends with the drain.
+    pub async fn follow_in_process(&self, handler: impl ReplicaHandler) {
         handler.on_join(&self.me);
         handler.on_listed();
         let open = || {
@@ -199,6 +199,7 @@ impl SeedView<Verdict> {
             });
             std::future::ready(Ok(Box::pin(messages)))
         };
-        watchdog_client::follow::follow(open, stop, |update| handler.on_update(&self.me, update)).await;
+        let on_update = |update| handler.on_update(&self.me, update);
+        watchdog_client::follow::follow(open, &self.draining, on_update).await;
     }
 }

@@ -379,16 +379,16 @@ async fn a_handler_in_the_process_is_told_of_the_own_items() {
     // Reports of others do not reach it.
     peers.on_join(&"other".into());
     peers.on_update(&"other".into(), snapshot(&["theirs"], "other", COMPLETE));
-    let (told, stop) = (Arc::new(Told::default()), CancellationToken::new());
+    let told = Arc::new(Told::default());
     let play = async {
         tokio::time::sleep(SECOND).await;
         set_own(&view, "two");
         tokio::time::sleep(SECOND).await;
         view.own.remove(&"one".to_owned());
         tokio::time::sleep(SECOND).await;
-        stop.cancel();
+        view.draining.cancel();
     };
-    tokio::join!(view.follow_in_process(told.clone(), &stop), play);
+    tokio::join!(view.follow_in_process(told.clone()), play);
     let told = told.0.lock();
     assert_eq!(
         *told,
