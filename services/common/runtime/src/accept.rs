@@ -92,13 +92,13 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Where a caller comes from, as a request extension.
 #[derive(Debug, Clone)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Its address.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Its identity.
-    pub caller: Caller,
+    pub(crate) caller: Caller,
     /// The answer to all of its calls, if its connection is refused.
-    pub refused: Option<Status>,
+    pub(crate) refused: Option<Status>,
 }
 
 /// Closes the connection of a request whose caller does not read its answer, as a request extension.

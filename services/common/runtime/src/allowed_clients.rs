@@ -13,7 +13,7 @@ const SHOWN: usize = 5;
 
 /// Why a caller is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientNotAllowed {
+pub(crate) enum ClientNotAllowed {
     /// It did not authenticate.
     #[error("the caller presented no certificate")]
     NoCertificate,
@@ -47,7 +47,7 @@ impl AllowedClients {
     ///
     /// # Errors
     /// When it is not allowed.
-    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, ClientNotAllowed> {
+    pub(crate) fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, ClientNotAllowed> {
         let certificate = certificate.ok_or(ClientNotAllowed::NoCertificate)?;
         let names = dns_names(certificate).ok_or(ClientNotAllowed::Unreadable)?;
         let one_of = |allowed: &BTreeSet<String>| {

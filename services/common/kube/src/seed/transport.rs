@@ -2,7 +2,6 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use base64::Engine as _;
