@@ -46,7 +46,7 @@ const FEWEST_RSA_BITS: usize = 2048;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     text: String,
-    /// What TLS tells the other side.
+    /// The error of TLS that the other side learns.
     pub(crate) kind: CertificateError,
 }
 
@@ -81,7 +81,7 @@ impl Refusal {
     }
 }
 
-/// What a certificate is shown for.
+/// The use for which a certificate is shown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose<'a> {
     /// To be a server of this name.
@@ -196,15 +196,16 @@ impl TrustStore {
     }
 }
 
-/// The DNS names of a certificate, without wildcards; none if it cannot be read.
+/// The DNS names of a certificate, wildcards included; none if it cannot be read.
 #[must_use]
 pub fn dns_names(certificate: &CertificateDer<'_>) -> Option<Vec<String>> {
     let certificate = Certificate::parse(certificate).ok()?;
     let names = certificate.names().iter().filter_map(|name| match name {
-        GeneralName::DNSName(name) => DnsName::try_from(*name).ok(),
+        GeneralName::DNSName(name) => Some(*name),
         _ => None,
     });
-    Some(names.map(|name| name.as_ref().to_owned()).collect())
+    let is_valid = |name: &&str| DnsName::try_from(name.strip_prefix("*.").unwrap_or(name)).is_ok();
+    Some(names.filter(is_valid).map(str::to_owned).collect())
 }
 
 const AUTHORITY: &str = "the authority";

@@ -27,7 +27,6 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Service, ServiceExt as _};
 
-use crate::allowed_clients::AllowedClients;
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits, QuotaPermit};
 use crate::connection_tasks::ConnectionTasks;
 use crate::failure::chain;
@@ -125,7 +124,6 @@ struct Connection {
 /// The parts that all connections of a listener share.
 struct GrpcListener<S> {
     tls: Option<Tls>,
-    allowed: AllowedClients,
     connections: CallerQuota,
     refusals: RefusalLog,
     service: S,
@@ -137,7 +135,6 @@ struct GrpcListener<S> {
 pub(crate) async fn serve<S>(
     listener: TcpListener,
     tls: Option<Tls>,
-    allowed: AllowedClients,
     service: S,
     max_age: Duration,
     stop: CancellationToken,
@@ -157,7 +154,6 @@ pub(crate) async fn serve<S>(
     };
     let shared = Arc::new(GrpcListener {
         tls,
-        allowed,
         connections: CallerQuota::new(limits),
         refusals: RefusalLog::default(),
         service,
@@ -222,11 +218,10 @@ where
             None => (Either::Left(tcp), None, Ok(by_address.clone())),
             Some(tls) => {
                 let accepted = tls.accept(tls.server(), tcp, deadline).await;
-                let (stream, certificates) = accepted.map_err(|error| match error.kind() {
+                let (stream, checked, certificates) = accepted.map_err(|error| match error.kind() {
                     io::ErrorKind::TimedOut => (CloseReason::Timeout, error.to_string()),
                     _ => (CloseReason::Handshake, chain(&error)),
                 })?;
-                let checked = self.allowed.check(certificates.own());
                 (Either::Right(Box::new(stream)), Some(certificates), checked)
             }
         };
@@ -354,9 +349,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let service = tower::service_fn(|_: Request<Body>| async { Ok(Response::new(Body::empty())) });
-        let (allowed, stop) = (AllowedClients::default(), CancellationToken::new());
+        let stop = CancellationToken::new();
         let max_age = Duration::from_millis(200);
-        tokio::spawn(serve(listener, None, allowed, service, max_age, stop.clone()));
+        tokio::spawn(serve(listener, None, service, max_age, stop.clone()));
         let tcp = TcpStream::connect(address).await.unwrap();
         let (client, connection) = h2::client::handshake(tcp).await.unwrap();
         let ended = timeout(Duration::from_secs(120), connection).await;

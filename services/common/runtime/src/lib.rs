@@ -6,7 +6,7 @@
 
 mod accept;
 pub mod admin;
-pub mod admin_server;
+mod admin_server;
 pub mod allowed_clients;
 pub mod args;
 mod caller_quota;

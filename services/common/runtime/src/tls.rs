@@ -17,6 +17,8 @@ use watchdog_certificates::{CallerVerifier, TrustStore, ValidityPeriod, provider
 pub use watchdog_client::tls::PemFiles;
 use watchdog_client::tls::{ClientTls, certificates, client_config, private_key, read};
 
+use crate::allowed_clients::{AllowedClients, ClientNotAllowed};
+use crate::caller_quota::Caller;
 use crate::file_watch::FileWatch;
 use crate::label;
 use crate::metrics::Gauge;
@@ -75,6 +77,7 @@ pub struct Tls {
     server: watch::Sender<Option<ServerTls>>,
     /// Shows the same certificate to other services.
     client: ClientTls,
+    allowed: AllowedClients,
 }
 
 /// The certificates that a caller showed in its handshake, its own one first, and what goes on judging them.
@@ -101,7 +104,7 @@ impl Tls {
     /// # Errors
     /// When a file cannot be read or used; the message names it and never shows its content.
     pub fn load(paths: &PemFiles) -> anyhow::Result<Self> {
-        let tls = Self::without_certificate();
+        let tls = Self::default();
         tls.read(paths)?;
         Ok(tls)
     }
@@ -110,6 +113,12 @@ impl Tls {
     #[must_use]
     pub fn without_certificate() -> Self {
         Self::default()
+    }
+
+    /// The same with these callers; at first, none is allowed.
+    #[must_use]
+    pub fn allowing(self, allowed: AllowedClients) -> Self {
+        Self { allowed, ..self }
     }
 
     /// Handshakes from now on use these credentials. Streams that are open keep those they were opened with.
@@ -177,7 +186,8 @@ impl Tls {
         self.server.borrow().as_ref().map(|server| server.admin.clone())
     }
 
-    /// Shakes hands with a caller, as a server with this configuration: [`Tls::server`] or [`Tls::admin`].
+    /// Shakes hands with a caller, as a server with this configuration: [`Tls::server`] or [`Tls::admin`]. Also returns
+    /// which caller it is, if that is allowed.
     ///
     /// # Errors
     /// When there is no configuration yet, the handshake fails, or it has not ended by the deadline.
@@ -186,7 +196,11 @@ impl Tls {
         config: Option<Arc<rustls::ServerConfig>>,
         tcp: TcpStream,
         deadline: Instant,
-    ) -> io::Result<(TlsStream<TcpStream>, CallerCertificates)> {
+    ) -> io::Result<(
+        TlsStream<TcpStream>,
+        Result<Caller, ClientNotAllowed>,
+        CallerCertificates,
+    )> {
         let config = config.ok_or_else(|| io::Error::other("this program has no certificate yet"))?;
         let accepted = timeout_at(deadline, TlsAcceptor::from(config).accept(tcp)).await;
         let stream = accepted.map_err(|_| {
@@ -197,7 +211,8 @@ impl Tls {
             shown: shown.iter().map(|shown| shown.clone().into_owned()).collect(),
             server: self.server.subscribe(),
         };
-        Ok((stream, certificates))
+        let caller = self.allowed.check(certificates.shown.first());
+        Ok((stream, caller, certificates))
     }
 
     /// For channels to other services; has the newest credentials as this does.
@@ -236,11 +251,6 @@ impl Tls {
 // === impl CallerCertificates ===
 
 impl CallerCertificates {
-    /// The certificate of the caller itself; none if it showed none.
-    pub(crate) fn own(&self) -> Option<&CertificateDer<'static>> {
-        self.shown.first()
-    }
-
     /// Waits until they would not be accepted any more: one of them ends, or the authority of the last one does or is
     /// not trusted any more. Of a caller that showed none, nothing was trusted.
     pub(crate) async fn distrusted(mut self) {

@@ -24,7 +24,7 @@ pub use self::answers::{ItemAnswer, scope};
 pub use self::known_replicas::{KnownReplicas, PeerState};
 use self::reports::Reports;
 use crate::item::{StreamItem, TimedItem};
-use crate::message::{Event, Message};
+use crate::message::Event;
 use crate::replicas::ReplicaHandler;
 use crate::server::{KeyUpdate, StreamStore};
 use crate::wire::forward;
@@ -157,7 +157,7 @@ impl<M: StreamItem> SeedView<M> {
                         set_at: as_of.checked_sub(age).unwrap_or(as_of),
                     };
                     let update = KeyUpdate::Changed(item.clone());
-                    self.own.update(key.clone(), item.set_at, |_| update);
+                    self.own.update(key.clone(), |_| update);
                     changed(&key, Some(item));
                 }
                 Event::Removed(of) => remove(&(own.key)(&of)),
@@ -193,9 +193,8 @@ impl SeedView<Verdict> {
         handler.on_listed();
         let open = || {
             let messages = stream::unfold(self.own.subscribe(|_| true), async |mut subscription| {
-                let (Message { position, event }, _) = subscription.next().await.ok()?;
-                let event = event.map(|item| item.now());
-                Some((Ok(Message { position, event }), subscription))
+                let (message, _) = subscription.next().await.ok()?;
+                Some((Ok(TimedItem::message(message)), subscription))
             });
             std::future::ready(Ok(Box::pin(messages)))
         };

@@ -109,8 +109,8 @@ impl<M: StreamItem> SeedView<M> {
         let completeness = self.completeness_changes(scope);
         let subscription = Subscription::new(self.store(scope), matches, completeness);
         let mut sent_incomplete = false;
-        let encode = move |Message { position, event }: Message<M::Key, Arc<TimedItem<M>>>| {
-            match &event {
+        let encode = move |message: Message<M::Key, Arc<TimedItem<M>>>| {
+            match &message.event {
                 Event::SnapshotComplete { completeness, .. } => sent_incomplete = !completeness.complete,
                 // Followers must learn when this replica has all of its items, and a stream has one snapshot only.
                 Event::Heartbeat {
@@ -121,7 +121,8 @@ impl<M: StreamItem> SeedView<M> {
                 }
                 Event::Heartbeat { .. } | Event::Upsert(..) | Event::Removed(_) => {}
             }
-            let event = event.map(|report| trimmed(rpc, report.now()));
+            let Message { position, event } = TimedItem::message(message);
+            let event = event.map(|item| trimmed(rpc, item));
             Ok(R::encode(Message { position, event }))
         };
         serve(rpc, self.draining.clone(), subscription, encode)

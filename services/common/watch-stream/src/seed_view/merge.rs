@@ -144,7 +144,7 @@ impl Merge {
             whole.remove(&shoot);
             return;
         };
-        whole.update(shoot, newest.set_at, |shown| {
+        whole.update(shoot, |shown| {
             if shown == Some(&newest) && !reports.renewal_is_due(now) {
                 return KeyUpdate::None;
             }

@@ -63,8 +63,7 @@ fn set_own(view: &SeedView<probe::Verdict>, shoot: &str) {
         as_of: now,
         set_at: now,
     };
-    view.own
-        .update(shoot.to_owned(), now, |_| KeyUpdate::Changed(item));
+    view.own.update(shoot.to_owned(), |_| KeyUpdate::Changed(item));
 }
 
 fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Update<String, probe::Verdict> {
@@ -128,8 +127,15 @@ async fn a_snapshot_waits_for_every_replica_that_is_known() {
     let (snapshot, ()) = tokio::join!(whole(&mut stream), report);
     assert_eq!(snapshot, (vec!["one".to_owned(), "two".to_owned()], COMPLETE));
     assert_eq!(began.elapsed(), 4 * SECOND);
-    peers.on_update(&b, Update::Upsert("two".to_owned(), verdict("two", "b")));
-    assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.shoot == "two"));
+    let set_earlier = Received {
+        set_at: began + SECOND,
+        ..verdict("two", "b")
+    };
+    peers.on_update(&b, Update::Upsert("two".to_owned(), set_earlier));
+    let message = stream.next().await.unwrap().unwrap();
+    assert!(matches!(message.event, Some(PbEvent::Upsert(verdict)) if verdict.shoot == "two"));
+    let age = message.position.and_then(|position| position.item_age);
+    assert_eq!(forward(age.as_ref()), 3 * SECOND, "as old as its replica says");
 }
 
 #[tokio::test(start_paused = true)]
