@@ -179,10 +179,17 @@ impl TrustStore {
             leaf.check_name(role, name)?;
         }
         leaf.check_key(role)?;
-        let is_trusted = || self.0.iter().any(|trusted| *trusted.der == *own);
-        if matches!(purpose, Purpose::Server(_)) && is_trusted() {
-            leaf.check_usage(role, purpose)?;
-            return Ok(leaf.end());
+        match purpose {
+            Purpose::Server(_) if self.0.iter().any(|trusted| *trusted.der == *own) => {
+                leaf.check_usage(role, purpose)?;
+                return Ok(leaf.end());
+            }
+            // Go accepts that too. It would let the key of an authority call, which is only for signing.
+            Purpose::Client if leaf.parsed.is_ca() => {
+                let reason = "is one of an authority, with which nobody calls";
+                return Err(leaf.refuse(role, reason, "Issue another one without CA:TRUE"));
+            }
+            _ => {}
         }
         let mut search = Search {
             trusted: self,

@@ -518,6 +518,7 @@ fn a_refused_caller_learns_the_kind_of_refusal() {
             CertificateExpired,
         ),
         (signed(caller([2020, 2040]), &stranger).der, 2026, UnknownCA),
+        (ours.der.clone(), 2026, UnknownCA),
         (usage(SERVES), 2026, UnsupportedCertificate),
         (usage(ExtendedKeyUsagePurpose::Any), 2026, UnsupportedCertificate),
     ] {
