@@ -105,27 +105,6 @@ pub struct DropInOptions {
     pub check_config: bool,
 }
 
-/// Why the process does not start.
-#[derive(Debug)]
-pub enum StartError {
-    /// The flags are wrong, or ask for help.
-    Usage(clap::Error),
-    /// The configuration file or a time is wrong.
-    Invalid(anyhow::Error),
-}
-
-impl From<clap::Error> for StartError {
-    fn from(error: clap::Error) -> Self {
-        Self::Usage(error)
-    }
-}
-
-impl From<anyhow::Error> for StartError {
-    fn from(error: anyhow::Error) -> Self {
-        Self::Invalid(error)
-    }
-}
-
 // === impl Services ===
 
 impl Services {
@@ -145,8 +124,8 @@ impl DropInOptions {
     /// Reads the command line and the configuration file that it names.
     ///
     /// # Errors
-    /// When one of them is wrong.
-    pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Self, StartError> {
+    /// When one of them is wrong, or the command line asks for help: see [`watchdog_runtime::process::usage_error`].
+    pub fn parse(args: impl IntoIterator<Item = OsString>) -> anyhow::Result<Self> {
         let args = in_one_form(&mut command(), args)?;
         let matches = command().try_get_matches_from(args)?;
         let Some((role, matches)) = matches.subcommand() else {
@@ -286,7 +265,7 @@ dependentResourceInfos:
   scaleDown: {level: 0}
 ";
 
-    fn parse(role: &str, config: &str, flags: &[&str]) -> Result<DropInOptions, StartError> {
+    fn parse(role: &str, config: &str, flags: &[&str]) -> anyhow::Result<DropInOptions> {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("dep-config.yaml");
         std::fs::write(&file, config).unwrap();
@@ -422,9 +401,7 @@ dependentResourceInfos:
             (&["-no-such-flag=1"], ["--no-such-flag", "unexpected", "--help"]),
         ] {
             let error = parse("prober", CONFIG, flags).unwrap_err();
-            let StartError::Usage(error) = error else {
-                panic!("{flags:?}: {error:?}");
-            };
+            assert!(error.is::<clap::Error>(), "{flags:?}: {error:?}");
             let error = error.to_string();
             assert!(
                 parts.iter().all(|part| error.contains(part)),
@@ -443,10 +420,7 @@ dependentResourceInfos:
                 ["localhost:9644", "[IP]:PORT"],
             ),
         ] {
-            let StartError::Usage(error) = parse("prober", CONFIG, &[flag]).unwrap_err() else {
-                panic!("{flag}");
-            };
-            let error = error.to_string();
+            let error = parse("prober", CONFIG, &[flag]).unwrap_err().to_string();
             assert!(parts.iter().all(|part| error.contains(part)), "{error}");
         }
     }
@@ -454,12 +428,9 @@ dependentResourceInfos:
     #[test]
     fn what_is_wrong_ends_the_start() {
         let overlap = parse("prober", CONFIG, &["--leader-elect-lease-duration=10s"]).unwrap_err();
-        assert!(matches!(overlap, StartError::Invalid(_)), "{overlap:?}");
+        assert!(overlap.to_string().contains("--leader-elect-*"), "{overlap:?}");
         let bad = parse("weeder", "watchDuration: soon\n", &[]).unwrap_err();
-        assert!(
-            matches!(&bad, StartError::Invalid(error) if error.to_string().contains(":1:16: ")),
-            "{bad:?}"
-        );
+        assert!(bad.to_string().contains(":1:16: "), "{bad:?}");
     }
 
     #[test]
