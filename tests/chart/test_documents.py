@@ -221,7 +221,6 @@ def test_fixed_limits_are_those_of_the_code():
     runtime, kube, coordinator, probe = "common/runtime", "common/kube", "scaling-coordinator", "lease-probe"
     connections = quota(runtime, "CONNECTIONS") + quota(runtime, "PLAINTEXT_CONNECTIONS")
     calls = quota(runtime, "RPCS") + quota(runtime, "PLAINTEXT_RPCS")
-    streams = quota("common/watch-stream", "STREAMS")
     answers = [f"{size >> 20} MiB" for size in quota(runtime, "ANSWER_BYTES")]
     scrapes = quota(runtime, "SCRAPES")
     pause, age = number(coordinator, "TRY_PAUSE") / 1000, number(runtime, "MAX_AGE") // 60
@@ -232,7 +231,6 @@ def test_fixed_limits_are_those_of_the_code():
     rows = [
         f"| connections | {' | '.join(f'{count:,}' for count in connections)} |",
         f"| calls and streams | {' | '.join(f'{count:,}' for count in calls)} |",
-        f"| Watch streams | {' | '.join(f'{count:,}' for count in [*streams, streams[-1]])} |",
         f"| answers that are not written yet | {' | '.join([*answers, answers[-1]])} |",
         f"| least time between two probes of a shoot | {number(probe, 'MIN_SPACING')} s; near a loss "
         f"{number(probe, 'CROSSING_SPACING') / 1000:g} s |",

@@ -23,7 +23,7 @@ DASHBOARDS = FLAVORS["grafana"]
 # What the incident does not bring about, and what would. Queries with these are checked for their syntax only.
 RARE = {
     "watchdog_stream_client_skipped_total": "a message that cannot be read",
-    "watchdog_stream_dropped_total": "more than 1,024 streams, or a reader that misses a thousand removals",
+    "watchdog_stream_dropped_total": "a reader that misses a thousand removals",
     "watchdog_certificate_expiry_timestamp_seconds": "TLS, see tests/e2e",
     "watchdog_stream_trimmed_total": "an item with very long texts",
     "watchdog_readiness_blocked": "seen while a program starts or stops, if a scrape falls into that time",

@@ -22,7 +22,6 @@ use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
-use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::http::HttpConnector;
 use crate::cluster::{permissions, watches};
@@ -103,10 +102,10 @@ pub fn start(
         usize::from(config.args.answer_memory) << 20,
         rand::random::<f64>,
     );
-    let me = base.identity.clone();
+    let (me, draining) = (base.identity.clone(), base.draining.clone());
     let view = match &replica.membership {
-        Sharing::Members(_) => SeedView::shared(me),
-        Sharing::Leader(_) => SeedView::new(me),
+        Sharing::Members(_) => SeedView::shared(me, draining),
+        Sharing::Leader(_) => SeedView::new(me, draining),
     };
     let manager = ProberManager::new(
         shared,
@@ -127,7 +126,6 @@ pub fn start(
             let manager = manager.clone();
             Box::new(move |shoot: &str| manager.is_unknown(shoot))
         },
-        streams: Streams::new(base.draining.clone()),
     };
     let service = LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
     // The verdicts of this replica are merged with those of the others, where there are any to ask.

@@ -27,7 +27,6 @@ use watchdog_runtime::tasks::Tasks;
 use watchdog_watch_stream::replicas::{ReplicaEndpoints, follow_replicas};
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
 use watchdog_watch_stream::server::StreamStore;
-use watchdog_watch_stream::stream::Streams;
 
 use self::observers::Observers;
 use crate::cluster::clusters::Clusters;
@@ -133,7 +132,6 @@ pub fn start(
         scaling: scaling_view(base, &leadership, reconciler.clone()),
         is_unknown: Box::new(move |shoot| known.is_unknown(shoot)),
         plan: Box::new(move |shoot, direction| planned.plan(shoot, direction)),
-        streams: Streams::new(base.draining.clone()),
         identity: base.identity.clone(),
     };
     let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
@@ -174,7 +172,7 @@ fn scaling_view(
     leadership: &Leadership,
     reconciler: Arc<Reconciler>,
 ) -> SeedView<pb::ShootScaling> {
-    let view = SeedView::new(base.identity.clone());
+    let view = SeedView::new(base.identity.clone(), base.draining.clone());
     let (clock, inputs) = (reconciler.inputs.clock, reconciler.inputs.clone());
     let own = OwnItems {
         store: reconciler.states.clone(),
@@ -195,7 +193,7 @@ fn observe(base: &ServiceBuilder, lease_probes: VerdictSource, observers: Observ
                 follow_replicas(None, endpoints, Arc::new(observers), readiness, draining).await
             }
             VerdictSource::InProcess(verdicts) => {
-                verdicts.follow_in_process(observers, &draining).await;
+                verdicts.follow_in_process(observers).await;
                 Ok(())
             }
         }

@@ -21,7 +21,6 @@ use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_watch_stream::item::{NamePair, StreamItem};
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
 use watchdog_watch_stream::server::StreamStore;
-use watchdog_watch_stream::stream::Streams;
 
 use crate::cluster::discovery::{EndpointsApi, discover};
 use crate::cluster::pace::Pace;
@@ -126,7 +125,6 @@ pub fn start(
         weeders: view(base, &leadership, &weeders, move |key, weeder| {
             convert::weeder_message(key, weeder, &rules.borrow(), &replica, clock.now())
         }),
-        streams: Streams::new(base.draining.clone()),
         identity: base.identity.clone(),
     };
     let api = WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
@@ -215,7 +213,7 @@ where
     V: Send + Sync + 'static,
     M: StreamItem<Key = NamePair>,
 {
-    let view = SeedView::new(base.identity.clone());
+    let view = SeedView::new(base.identity.clone(), base.draining.clone());
     let (names, readiness) = (store.clone(), base.readiness.clone());
     let own = OwnItems {
         store: store.clone(),

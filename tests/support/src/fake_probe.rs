@@ -11,14 +11,14 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
-use tonic::{Extensions, Request, Response, Status};
+use tonic::{Request, Response, Status};
 use watchdog_client::validity::LONGEST_VALIDITY;
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
 use watchdog_proto::stream::v1::Scope;
 use watchdog_watch_stream::message::Message;
 use watchdog_watch_stream::server::StreamStore;
-use watchdog_watch_stream::stream::{Responses, Streams};
+use watchdog_watch_stream::stream::{Responses, serve};
 use watchdog_watch_stream::wire::{WatchResponse as _, duration};
 
 pub use watchdog_proto::probe::v1::Outcome;
@@ -146,10 +146,7 @@ impl FakeProbe {
         let serve = async move {
             let listener = listen(address).await?;
             let address = listener.local_addr()?;
-            let service = VerdictService {
-                verdicts,
-                streams: Streams::new(CancellationToken::new()),
-            };
+            let service = VerdictService { verdicts };
             let server = Server::builder()
                 .add_service(LeaseProbeServiceServer::new(service))
                 .serve_with_incoming(TcpListenerStream::new(listener));
@@ -181,7 +178,6 @@ async fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 
 struct VerdictService {
     verdicts: StreamStore<String, FakeVerdict>,
-    streams: Streams,
 }
 
 /// With the ages of the moment at which it is sent.
@@ -211,9 +207,9 @@ impl LeaseProbeService for VerdictService {
             Scope::Replica,
             "every replica is asked for its own shoots"
         );
-        let responses = self.streams.serve(
+        let responses = serve(
             "WatchVerdicts",
-            &Extensions::default(),
+            CancellationToken::new(),
             self.verdicts.subscribe(|_| true),
             |message| Ok(encode(message)),
         );

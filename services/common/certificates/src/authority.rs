@@ -12,15 +12,14 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use time::OffsetDateTime;
-use webpki::{EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::AttributeTypeAndValue;
 
+use crate::chain::{Purpose, Refusal, TrustStore, dns_names};
 use crate::validity::ValidityPeriod;
-use crate::words::variant_in_words;
 
 #[cfg(test)]
 mod tests;
@@ -111,7 +110,7 @@ impl CertificateAuthority {
             "certificate {number} of ca.crt is not one of an authority"
         );
         // As strict as the TLS of the programs, which reads it next.
-        anchor_from_trusted_cert(&der).map_err(|_| unreadable())?;
+        TrustStore::of(&der).ok_or_else(unreadable)?;
         // rcgen writes the subject into everything that it issues, and panics at an identifier that begins with another
         // arc than 0, 1 or 2.
         let has_known_arc = |of: &AttributeTypeAndValue<'_>| {
@@ -224,8 +223,8 @@ impl Authorities {
         (pem::encode_many_config(&certificates, encoding()), keys)
     }
 
-    /// The authorities to trust: all that have not ended. TLS does not look at the validity of an authority itself, so
-    /// a thief with the key of an old one could still issue certificates.
+    /// The authorities to trust: all that have not ended. Many clients do not look at the validity of an authority
+    /// itself, so a thief with the key of an old one could still issue certificates for them.
     pub fn trusted(&self, now: Timestamp) -> impl Iterator<Item = &CertificateDer<'static>> {
         let not_ended = self
             .0
@@ -284,7 +283,9 @@ impl Authorities {
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
-        self.issue_for(names, usages, KeyUsage::server_auth(), now)
+        let name = names.first().context("a certificate needs a name")?;
+        let name = ServerName::try_from(name.as_str()).context(CANNOT_ISSUE)?;
+        self.issue_for(names, usages, Purpose::Server(&name), now)
     }
 
     /// Issues a certificate with this DNS name for a client. No client accepts it from a server, so its holder can take
@@ -294,7 +295,7 @@ impl Authorities {
     /// As [`Self::issue`].
     pub fn issue_for_client(&self, name: &str, now: Timestamp) -> anyhow::Result<Issued> {
         let usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.issue_for(&[name.to_owned()], usages, KeyUsage::client_auth(), now)
+        self.issue_for(&[name.to_owned()], usages, Purpose::Client, now)
     }
 
     /// True if a certificate of [`Self::issue_for_client`], as PEM, is the one to use with the authorities `ca`: they
@@ -312,12 +313,11 @@ impl Authorities {
         let Ok((_, parsed)) = X509Certificate::from_der(&der) else {
             return false;
         };
-        let has_name = EndEntityCert::try_from(&der)
-            .is_ok_and(|certificate| certificate.valid_dns_names().any(|known| known == name));
+        let has_name = dns_names(&der).is_some_and(|names| names.iter().any(|known| known == name));
         let mut trusted = self.trusted(now);
         client.ca == self.trusted_pem(now).as_bytes()
             && has_name
-            && trusted.any(|authority| verify(&der, authority, KeyUsage::client_auth(), at).is_ok())
+            && trusted.any(|authority| verify(&der, authority, Purpose::Client, at).is_ok())
             && in_use(ValidityPeriod::of_parsed(&parsed)).contains(&now)
             && parsed.public_key().raw == rcgen::PublicKeyData::subject_public_key_info(&key)
     }
@@ -326,7 +326,7 @@ impl Authorities {
         &self,
         names: &[String],
         usages: Vec<ExtendedKeyUsagePurpose>,
-        checked_for: KeyUsage,
+        checked_for: Purpose<'_>,
         now: Timestamp,
     ) -> anyhow::Result<Issued> {
         let (number, signer) = self
@@ -347,8 +347,7 @@ impl Authorities {
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().context(CANNOT_ISSUE)?;
         let certificate = signer.issue(&params, &key).context(CANNOT_ISSUE)?;
-        verify(&certificate, &signer.certificate, checked_for, unix_time(now)?).map_err(|error| {
-            let why = variant_in_words(&error);
+        verify(&certificate, &signer.certificate, checked_for, unix_time(now)?).map_err(|why| {
             anyhow!("certificates that are issued from certificate {number} of ca.crt are not valid: {why}")
         })?;
         Ok(Issued {
@@ -381,15 +380,12 @@ impl Authorities {
 /// Verifies a certificate as a program that trusts this authority does.
 fn verify(
     certificate: &CertificateDer<'_>,
-    authority: &CertificateDer<'_>,
-    usage: KeyUsage,
+    authority: &CertificateDer<'static>,
+    purpose: Purpose<'_>,
     at: UnixTime,
-) -> Result<(), webpki::Error> {
-    let anchor = anchor_from_trusted_cert(authority)?;
-    let algorithms = webpki::ALL_VERIFICATION_ALGS;
-    EndEntityCert::try_from(certificate)?
-        .verify_for_usage(algorithms, &[anchor], &[], at, usage, None, None)
-        .map(drop)
+) -> Result<(), Refusal> {
+    let trusted = TrustStore::of(authority).unwrap_or_default();
+    trusted.judge(certificate, &[], purpose, at).map(drop)
 }
 
 /// The time in which a certificate needs no replacement. It begins when the certificate was issued, so that one is

@@ -1,13 +1,15 @@
-//! The rules by which a client judges the certificate of a server: those of Go's crypto/x509, which every API server is
-//! used to. They accept more than webpki does (an authority that is the server's own certificate, policies that are
-//! critical, any extended key usage) and ask more of an authority (its own dates, usages and length of path).
+//! The rules by which the certificates of servers and of callers are judged: those of Go's crypto/x509, which every API
+//! server is used to. They accept more than webpki does (an authority that is the server's own certificate, policies
+//! that are critical, any extended key usage) and ask more of an authority (its own dates, usages and length of path).
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
+use jiff::Timestamp;
 use rustls::{CertificateError, OtherError};
 use rustls_pki_types::{
-    CertificateDer, ServerName, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime,
+    CertificateDer, DnsName, ServerName, SignatureVerificationAlgorithm, SubjectPublicKeyInfoDer, UnixTime,
 };
 use webpki::{EndEntityCert, KeyUsage, RawPublicKeyEntity, anchor_from_trusted_cert};
 use x509_parser::asn1_rs::{Any, Oid, Tag};
@@ -18,6 +20,7 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::X509Version;
 
+use crate::provider;
 use crate::validity::ValidityPeriod;
 use crate::words::variant_in_words;
 
@@ -39,13 +42,12 @@ const ANY_POLICY: [u8; 4] = [0x55, 0x1d, 0x20, 0x00];
 /// RSA keys of fewer bits are not accepted.
 const FEWEST_RSA_BITS: usize = 2048;
 
-type Algorithms = [&'static dyn SignatureVerificationAlgorithm];
-
 /// Why a certificate is refused: which one, the reason and the remedy, in bounded text without control characters.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     text: String,
-    is_about_name: bool,
+    /// The error of TLS that the other side learns.
+    pub(crate) kind: CertificateError,
 }
 
 impl fmt::Display for Refusal {
@@ -70,12 +72,43 @@ impl Refusal {
 
     /// True if the certificate is good, and for another name.
     #[must_use]
-    pub const fn is_about_name(&self) -> bool {
-        self.is_about_name
+    pub fn is_about_name(&self) -> bool {
+        self.kind == CertificateError::NotValidForName
+    }
+
+    fn of_kind(self, kind: CertificateError) -> Self {
+        Self { kind, ..self }
     }
 }
 
-/// The certificates that a client trusts.
+/// The use for which a certificate is shown.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purpose<'a> {
+    /// To be a server of this name.
+    Server(&'a ServerName<'a>),
+    /// To call a server.
+    Client,
+}
+
+impl Purpose<'_> {
+    /// The certificate, in a refusal.
+    const fn role(self) -> &'static str {
+        match self {
+            Self::Server(_) => "the server's certificate",
+            Self::Client => "the caller's certificate",
+        }
+    }
+
+    /// The extended key usage that allows it.
+    const fn key_usage(self) -> &'static str {
+        match self {
+            Self::Server(_) => "serverAuth",
+            Self::Client => "clientAuth",
+        }
+    }
+}
+
+/// The certificates that one side of a connection trusts.
 #[derive(Debug, Default)]
 pub struct TrustStore(Vec<Trusted>);
 
@@ -106,40 +139,82 @@ impl TrustStore {
         self.0.is_empty()
     }
 
-    /// Judges the certificate of a server and the others that it sent.
+    /// The certificate of an authority alone, if it can be read.
+    pub(crate) fn of(authority: &CertificateDer<'static>) -> Option<Self> {
+        let (store, unreadable) = Self::new([authority.clone()]);
+        (unreadable == 0).then_some(store)
+    }
+
+    /// Judges the certificates that a caller showed, its own one first. Returns for how long they are accepted.
+    ///
+    /// # Errors
+    /// When they are not.
+    pub fn judge_caller(&self, shown: &[CertificateDer<'_>], now: UnixTime) -> Result<Duration, Refusal> {
+        let (own, others) = shown
+            .split_first()
+            .ok_or_else(|| unreadable(Purpose::Client.role(), "is missing"))?;
+        let end = unix_time(self.judge(own, others, Purpose::Client, now)?);
+        // The last second counts.
+        let seconds = end.as_secs().saturating_sub(now.as_secs()).saturating_add(1);
+        Ok(Duration::from_secs(seconds))
+    }
+
+    /// Judges a certificate and the others that were sent with it. Returns until when they are accepted.
     pub(crate) fn judge(
         &self,
-        server: &[u8],
+        own: &[u8],
         others: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
+        purpose: Purpose<'_>,
         now: UnixTime,
-        algorithms: &Algorithms,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Timestamp, Refusal> {
+        let role = purpose.role();
         let parse = |role, der| Certificate::parse(der).map_err(|why| unreadable(role, &why));
-        let leaf = parse("the server's certificate", server)?;
+        let leaf = parse(role, own)?;
         let sent = others
             .iter()
-            .map(|der| parse("a certificate that the server sent with its own", der))
+            .map(|der| parse("a certificate that was sent with it", der))
             .collect::<Result<Vec<_>, _>>()?;
-        leaf.check_itself(SERVER, now)?;
-        leaf.check_name(name)?;
-        leaf.check_key()?;
-        if self.0.iter().any(|trusted| *trusted.der == *server) {
-            return leaf.check_usage(SERVER);
+        leaf.check_itself(role, now)?;
+        if let Purpose::Server(name) = purpose {
+            leaf.check_name(role, name)?;
+        }
+        leaf.check_key(role)?;
+        match purpose {
+            Purpose::Server(_) if self.0.iter().any(|trusted| *trusted.der == *own) => {
+                leaf.check_usage(role, purpose)?;
+                return Ok(leaf.end());
+            }
+            // Go accepts that too. It would let the key of an authority call, which is only for signing.
+            Purpose::Client if leaf.parsed.is_ca() => {
+                let reason = "is one of an authority, with which nobody calls";
+                return Err(leaf.refuse(role, reason, "Issue another one without CA:TRUE"));
+            }
+            _ => {}
         }
         let mut search = Search {
             trusted: self,
             sent: &sent,
             others,
+            purpose,
             now,
-            algorithms,
             signatures_left: MOST_SIGNATURES,
         };
         search.extend(&mut vec![&leaf])
     }
 }
 
-const SERVER: &str = "the server's certificate";
+/// The DNS names of a certificate, wildcards included; none if it cannot be read.
+#[must_use]
+pub fn dns_names(certificate: &CertificateDer<'_>) -> Option<Vec<String>> {
+    let certificate = Certificate::parse(certificate).ok()?;
+    let names = certificate.names().iter().filter_map(|name| match name {
+        GeneralName::DNSName(name) => Some(*name),
+        _ => None,
+    });
+    let is_valid = |name: &&str| DnsName::try_from(name.strip_prefix("*.").unwrap_or(name)).is_ok();
+    Some(names.filter(is_valid).map(str::to_owned).collect())
+}
+
 const AUTHORITY: &str = "the authority";
 
 /// A certificate whose extensions can all be read.
@@ -190,8 +265,18 @@ impl<'a> Certificate<'a> {
         readable(self.parsed.key_usage()).is_none_or(|usage| usage.flags == 0 || usage.key_cert_sign())
     }
 
-    fn may_serve(&self) -> bool {
-        readable(self.parsed.extended_key_usage()).is_none_or(|usage| usage.any || usage.server_auth)
+    fn may_be_used(&self, purpose: Purpose<'_>) -> bool {
+        let usages = readable(self.parsed.extended_key_usage());
+        usages.is_none_or(|usages| match purpose {
+            Purpose::Server(_) => usages.any || usages.server_auth,
+            // Go accepts `any` here too. Nobody needs that, and it would let in what was issued for something else.
+            Purpose::Client => usages.client_auth,
+        })
+    }
+
+    /// The last second of its validity.
+    fn end(&self) -> Timestamp {
+        ValidityPeriod::of_parsed(&self.parsed).not_after
     }
 
     fn names(&self) -> &[GeneralName<'a>] {
@@ -257,12 +342,12 @@ impl<'a> Certificate<'a> {
     fn refuse(&self, role: &str, reason: impl fmt::Display, remedy: impl fmt::Display) -> Refusal {
         let [subject, issuer] =
             [self.parsed.subject(), self.parsed.issuer()].map(|name| shown(&name.to_string()));
-        let end = ValidityPeriod::of_parsed(&self.parsed).not_after;
+        let end = self.end();
         Refusal {
             text: format!(
                 "{role} (subject {subject}, issuer {issuer}, valid until {end}) {reason}. {remedy}"
             ),
-            is_about_name: false,
+            kind: CertificateError::UnknownIssuer,
         }
     }
 
@@ -270,43 +355,48 @@ impl<'a> Certificate<'a> {
     fn check_itself(&self, role: &str, now: UnixTime) -> Result<(), Refusal> {
         if let Some(extension) = self.unknown_critical() {
             let reason = format!("has the critical extension {extension}, which clients do not know");
-            return Err(self.refuse(role, reason, "Issue it again without that extension"));
+            let refusal = self.refuse(role, reason, "Issue it again without that extension");
+            return Err(refusal.of_kind(CertificateError::UnhandledCriticalExtension));
         }
-        let ValidityPeriod {
-            not_before,
-            not_after,
-        } = ValidityPeriod::of_parsed(&self.parsed);
-        let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        if now > not_after.as_second() {
-            return Err(self.refuse(role, "has expired", "Issue it again"));
+        let validity = ValidityPeriod::of_parsed(&self.parsed);
+        let [not_before, not_after] = [validity.not_before, validity.not_after].map(unix_time);
+        if now > not_after {
+            let refusal = self.refuse(role, "has expired", "Issue it again");
+            return Err(refusal.of_kind(CertificateError::ExpiredContext { time: now, not_after }));
         }
-        if now < not_before.as_second() {
-            let reason = format!("is not valid before {not_before}");
-            return Err(self.refuse(role, reason, "Check the clocks of the server and of this machine"));
+        if now < not_before {
+            let reason = format!("is not valid before {}", validity.not_before);
+            let refusal = self.refuse(role, reason, "Check the clocks of the server and of this machine");
+            return Err(refusal.of_kind(CertificateError::NotValidYetContext {
+                time: now,
+                not_before,
+            }));
         }
         Ok(())
     }
 
-    fn check_usage(&self, role: &str) -> Result<(), Refusal> {
-        if self.may_serve() {
+    fn check_usage(&self, role: &str, purpose: Purpose<'_>) -> Result<(), Refusal> {
+        if self.may_be_used(purpose) {
             return Ok(());
         }
-        let reason = "is not for servers: its extended key usages lack serverAuth";
-        let remedy = "Issue it again with the extended key usage serverAuth, or without any";
-        Err(self.refuse(role, reason, remedy))
+        let usage = purpose.key_usage();
+        let reason = format!("has extended key usages that lack {usage}");
+        let remedy = format!("Issue it again with the extended key usage {usage}, or without any");
+        let refusal = self.refuse(role, reason, remedy);
+        Err(refusal.of_kind(CertificateError::InvalidPurpose))
     }
 
     /// Checks that the key is one with which a handshake can be signed. That of an authority is checked with its
     /// signatures.
-    fn check_key(&self) -> Result<(), Refusal> {
+    fn check_key(&self, role: &str) -> Result<(), Refusal> {
         if self.has_short_rsa_key() {
             let reason = format!("has an RSA key of fewer than {FEWEST_RSA_BITS} bits");
-            return Err(self.refuse(SERVER, reason, "Issue it again with a longer key"));
+            return Err(self.refuse(role, reason, "Issue it again with a longer key"));
         }
         Ok(())
     }
 
-    fn check_name(&self, expected: &ServerName<'_>) -> Result<(), Refusal> {
+    fn check_name(&self, role: &str, expected: &ServerName<'_>) -> Result<(), Refusal> {
         let is_expected = |name: &GeneralName<'_>| match (name, expected) {
             (GeneralName::IPAddress(octets), ServerName::IpAddress(ip)) => {
                 address(octets) == Some(IpAddr::from(*ip))
@@ -337,7 +427,7 @@ impl<'a> Certificate<'a> {
             };
             let reason =
                 format!("does not have the name {expected}: it has no subject alternative name, {has}");
-            self.refuse(SERVER, reason, format!("Issue {again}"))
+            self.refuse(role, reason, format!("Issue {again}"))
         } else {
             let more = if self.names().len() > names.len() {
                 ", …"
@@ -349,16 +439,13 @@ impl<'a> Certificate<'a> {
                 names.join(", ")
             );
             let remedy = "Set tls-server-name in the kubeconfig to a name that it has, or issue";
-            self.refuse(SERVER, reason, format!("{remedy} {again}"))
+            self.refuse(role, reason, format!("{remedy} {again}"))
         };
-        Err(Refusal {
-            is_about_name: true,
-            ..refusal
-        })
+        Err(refusal.of_kind(CertificateError::NotValidForName))
     }
 
     /// Checks the signature on this certificate with the key of another one.
-    fn check_signature(&self, parent: &Self, algorithms: &Algorithms) -> Result<(), Refusal> {
+    fn check_signature(&self, parent: &Self) -> Result<(), Refusal> {
         let spki = SubjectPublicKeyInfoDer::from(parent.parsed.public_key().raw);
         let signature = &self.parsed.signature_value;
         let mut is_checked = false;
@@ -369,7 +456,8 @@ impl<'a> Certificate<'a> {
             let named = |algorithm: &&&dyn SignatureVerificationAlgorithm| {
                 algorithm.signature_alg_id().as_ref() == self.signature_algorithm
             };
-            for algorithm in algorithms.iter().filter(named) {
+            let algorithms = provider().signature_verification_algorithms;
+            for algorithm in algorithms.all.iter().filter(named) {
                 match entity.verify_signature(*algorithm, message, &signature.data) {
                     Ok(()) => return Ok(()),
                     Err(webpki::Error::InvalidSignatureForPublicKey) => is_checked = true,
@@ -434,21 +522,21 @@ fn check_extensions(parsed: &X509Certificate<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The search for a chain from the server's certificate to one that is trusted.
+/// The search for a chain from a certificate to one that is trusted.
 struct Search<'a> {
     trusted: &'a TrustStore,
     sent: &'a [Certificate<'a>],
     others: &'a [CertificateDer<'a>],
+    purpose: Purpose<'a>,
     now: UnixTime,
-    algorithms: &'a Algorithms,
     signatures_left: u32,
 }
 
 impl<'a> Search<'a> {
-    /// Extends a chain to one that is trusted; the refusal is that of the first candidate.
-    fn extend(&mut self, chain: &mut Vec<&'a Certificate<'a>>) -> Result<(), Refusal> {
+    /// Extends a chain to one that is trusted, and returns its end; the refusal is that of the first candidate.
+    fn extend(&mut self, chain: &mut Vec<&'a Certificate<'a>>) -> Result<Timestamp, Refusal> {
         let Some(&child) = chain.last() else {
-            return Ok(());
+            return Ok(Timestamp::MAX);
         };
         let mut first = None;
         let trusted = self.trusted;
@@ -461,7 +549,7 @@ impl<'a> Search<'a> {
                 .map_err(|why| unreadable(AUTHORITY, &why))
                 .and_then(|root| self.complete(chain, &root));
             match outcome {
-                Ok(()) => return Ok(()),
+                Ok(end) => return Ok(end),
                 Err(refusal) => _ = first.get_or_insert(refusal),
             }
         }
@@ -480,7 +568,7 @@ impl<'a> Search<'a> {
                 Err(refusal) => Err(refusal),
             };
             match outcome {
-                Ok(()) => return Ok(()),
+                Ok(end) => return Ok(end),
                 Err(refusal) => _ = first.get_or_insert(refusal),
             }
         }
@@ -490,19 +578,37 @@ impl<'a> Search<'a> {
                 false => "is signed by an authority that is neither trusted nor sent by the server",
             };
             let remedy = "Put its issuer, or the certificate itself, into certificate-authority-data";
-            child.refuse(if chain.len() == 1 { SERVER } else { AUTHORITY }, reason, remedy)
+            child.refuse(self.role(chain.len() - 1), reason, remedy)
         }))
     }
 
-    /// Judges a chain that ends in a trusted certificate.
-    fn complete(&mut self, chain: &[&'a Certificate<'a>], root: &Certificate<'_>) -> Result<(), Refusal> {
-        self.check_parent(chain, root)?;
-        for (index, certificate) in chain.iter().enumerate() {
-            certificate.check_usage(if index == 0 { SERVER } else { AUTHORITY })?;
+    /// The certificate at this place of a chain, in a refusal.
+    const fn role(&self, place: usize) -> &'static str {
+        match place {
+            0 => self.purpose.role(),
+            _ => AUTHORITY,
         }
-        root.check_usage(AUTHORITY)?;
+    }
+
+    /// Judges a chain that ends in a trusted certificate. Returns until when it is accepted.
+    fn complete(
+        &mut self,
+        chain: &[&'a Certificate<'a>],
+        root: &Certificate<'_>,
+    ) -> Result<Timestamp, Refusal> {
+        self.check_parent(chain, root)?;
+        for (place, certificate) in chain.iter().enumerate() {
+            certificate.check_usage(self.role(place), self.purpose)?;
+        }
+        root.check_usage(AUTHORITY, self.purpose)?;
         check_policies(chain)?;
-        let Some((server, authorities)) = chain.split_first() else {
+        self.check_constraints(chain, root)?;
+        let ends = chain.iter().map(|certificate| certificate.end());
+        Ok(ends.fold(root.end(), Timestamp::min))
+    }
+
+    fn check_constraints(&self, chain: &[&Certificate<'_>], root: &Certificate<'_>) -> Result<(), Refusal> {
+        let Some((leaf, authorities)) = chain.split_first() else {
             return Ok(());
         };
         let authorities = authorities.iter().copied().chain([root]);
@@ -515,39 +621,24 @@ impl<'a> Search<'a> {
             let reason = "has name constraints and subject alternative names of its own";
             return Err(named.refuse(AUTHORITY, reason, "Issue it again without these names"));
         }
-        self.check_constrained_names(server, root)
-    }
-
-    /// webpki judges the whole chain where an authority may sign some names only.
-    fn check_constrained_names(
-        &self,
-        server: &Certificate<'_>,
-        root: &Certificate<'_>,
-    ) -> Result<(), Refusal> {
+        // webpki judges the whole chain where an authority may sign some names only.
         let root = CertificateDer::from(root.der);
-        let leaf = CertificateDer::from(server.der);
+        let own = CertificateDer::from(leaf.der);
+        let usage = match self.purpose {
+            Purpose::Server(_) => KeyUsage::server_auth(),
+            Purpose::Client => KeyUsage::client_auth(),
+        };
+        let algorithms = provider().signature_verification_algorithms.all;
         let judged = anchor_from_trusted_cert(&root).and_then(|anchor| {
-            let end_entity = EndEntityCert::try_from(&leaf)?;
-            let usage = KeyUsage::server_auth();
-            end_entity.verify_for_usage(
-                self.algorithms,
-                &[anchor],
-                self.others,
-                self.now,
-                usage,
-                None,
-                None,
-            )?;
+            let end_entity = EndEntityCert::try_from(&own)?;
+            end_entity.verify_for_usage(algorithms, &[anchor], self.others, self.now, usage, None, None)?;
             Ok(())
         });
         judged.map_err(|error| {
             let why = variant_in_words(&error);
             let reason = format!("is not accepted under the name constraints of its authorities: {why}");
-            server.refuse(
-                SERVER,
-                reason,
-                "Issue it again with names that its authorities may sign",
-            )
+            let remedy = "Issue it again with names that its authorities may sign";
+            leaf.refuse(self.role(0), reason, remedy)
         })
     }
 
@@ -569,7 +660,7 @@ impl<'a> Search<'a> {
             let reason = "has signed a certificate, and its key usage does not allow that";
             return Err(parent.refuse(AUTHORITY, reason, "Issue it again with the key usage keyCertSign"));
         }
-        child.check_signature(parent, self.algorithms)?;
+        child.check_signature(parent)?;
         parent.check_itself(AUTHORITY, self.now)?;
         let between = u32::try_from(chain.len().saturating_sub(1)).unwrap_or(u32::MAX);
         match basic.and_then(|basic| basic.path_len_constraint) {
@@ -614,10 +705,15 @@ fn no_authority(certificate: &Certificate<'_>) -> Refusal {
     certificate.refuse(AUTHORITY, reason, "Issue it again with CA:TRUE")
 }
 
+/// Saturates at 1970.
+fn unix_time(at: Timestamp) -> UnixTime {
+    UnixTime::since_unix_epoch(Duration::from_secs(at.as_second().try_into().unwrap_or_default()))
+}
+
 fn unreadable(role: &str, why: &str) -> Refusal {
     Refusal {
         text: format!("{role} cannot be read: it {why}. Issue it again"),
-        is_about_name: false,
+        kind: CertificateError::BadEncoding,
     }
 }
 

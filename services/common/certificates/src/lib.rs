@@ -4,12 +4,12 @@
 
 mod authority;
 mod chain;
-mod server;
 mod validity;
+mod verifiers;
 mod words;
 
 pub use authority::{Authorities, ClientPem, Issued};
-pub use chain::{Refusal, TrustStore};
-pub use server::{ClientTlsError, ServerTrust, client_config};
+pub use chain::{Refusal, TrustStore, dns_names};
 pub use validity::ValidityPeriod;
+pub use verifiers::{CallerVerifier, ClientTlsError, ServerTrust, client_config, provider};
 pub use words::tls_error_in_words;

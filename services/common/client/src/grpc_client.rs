@@ -116,7 +116,7 @@ async fn secured<S: ByteStream + 'static>(
     let Some(tls) = tls else {
         return Ok(Box::new(connection));
     };
-    let connector = tokio_rustls::TlsConnector::from(tls.current());
+    let connector = tokio_rustls::TlsConnector::from(tls.current().await);
     let mut stream = connector.connect(name, connection).await?;
     // With TLS 1.3 the client is done before the server has judged its certificate. An HTTP/2 server speaks first, or
     // says here why it does not like the certificate; later on the reason would be lost in a connection that closes.

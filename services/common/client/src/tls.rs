@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use watchdog_certificates::{ClientTlsError, TrustStore};
+use tokio::sync::watch;
+use watchdog_certificates::{ClientTlsError, TrustStore, provider};
 
 use crate::regular_file;
 use crate::setup_error::SetupError;
@@ -27,10 +27,11 @@ pub struct PemFiles {
     pub key: PathBuf,
 }
 
-/// The TLS configuration of a client. Clones share it, so a new one reaches every channel.
-#[derive(Debug, Clone)]
+/// The TLS configuration of a client. Clones share it, so a new one reaches every channel. The default has none yet:
+/// connections wait for the first one.
+#[derive(Debug, Clone, Default)]
 pub struct ClientTls {
-    current: Arc<ArcSwap<ClientConfig>>,
+    current: watch::Sender<Option<Arc<ClientConfig>>>,
 }
 
 impl ClientTls {
@@ -53,6 +54,7 @@ impl ClientTls {
     /// When a part cannot be used; the message names it and never shows its content.
     pub fn from_pem(ca: (&str, &[u8]), cert: (&str, &[u8]), key: (&str, &[u8])) -> Result<Self, SetupError> {
         let (trusted, unreadable) = TrustStore::new(certificates(ca.0, ca.1)?);
+        let trusted = Arc::new(trusted);
         if unreadable > 0 {
             return Err(SetupError::BadAuthority(ca.0.to_owned()));
         }
@@ -63,26 +65,26 @@ impl ClientTls {
             key: key.0.to_owned(),
             reason,
         };
-        Ok(Self::new(config.map_err(mismatch)?))
-    }
-
-    /// From a configuration.
-    #[must_use]
-    pub fn new(config: ClientConfig) -> Self {
-        Self {
-            current: Arc::new(ArcSwap::from_pointee(config)),
-        }
+        let tls = Self::default();
+        tls.replace(config.map_err(mismatch)?);
+        Ok(tls)
     }
 
     /// Connections that are opened from now on use this configuration.
     pub fn replace(&self, config: ClientConfig) {
-        self.current.store(Arc::new(config));
+        self.current.send_replace(Some(Arc::new(config)));
     }
 
-    /// The configuration of the next connection.
-    #[must_use]
-    pub fn current(&self) -> Arc<ClientConfig> {
-        self.current.load_full()
+    /// The configuration of the next connection, once there is one.
+    pub async fn current(&self) -> Arc<ClientConfig> {
+        let mut current = self.current.subscribe();
+        loop {
+            if let Some(config) = &*current.borrow_and_update() {
+                return config.clone();
+            }
+            // The sender lives as long as this does.
+            let _ = current.changed().await;
+        }
     }
 }
 
@@ -91,13 +93,12 @@ impl ClientTls {
 /// # Errors
 /// When the key does not fit the certificate.
 pub fn client_config(
-    trusted: TrustStore,
+    trusted: Arc<TrustStore>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<ClientConfig, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let own = CertifiedKey::from_der(chain, key, &provider)?;
-    let config = watchdog_certificates::client_config(provider, Arc::new(trusted), None);
+    let own = CertifiedKey::from_der(chain, key, &provider())?;
+    let config = watchdog_certificates::client_config(trusted, None);
     let mut config = config.map_err(|error| match error {
         ClientTlsError::Other(error) => error,
         error => rustls::Error::General(error.to_string()),

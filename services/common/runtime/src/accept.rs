@@ -27,12 +27,12 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Service, ServiceExt as _};
 
-use crate::allowed_clients::AllowedClients;
-use crate::caller_quota::{Caller, CallerQuota, QuotaExceeded, QuotaLimits, QuotaPermit};
+use crate::caller_quota::{Caller, CallerQuota, QuotaLimits, QuotaPermit};
 use crate::connection_tasks::ConnectionTasks;
 use crate::failure::chain;
 use crate::listeners::Acceptor;
 use crate::refusal_log::{CloseReason, RefusalLog};
+use crate::rpc_error::{ErrorReason, error, too_many};
 use crate::tls::{CallerCertificates, DISTRUSTED, HANDSHAKE_TIMEOUT, Tls};
 
 /// The first bytes of every HTTP/2 connection.
@@ -91,13 +91,13 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Where a caller comes from, as a request extension.
 #[derive(Debug, Clone)]
-pub struct Peer {
+pub(crate) struct Peer {
     /// Its address.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Its identity.
-    pub caller: Caller,
-    /// Why it is not allowed to call, if it is not.
-    pub refused: Option<Arc<str>>,
+    pub(crate) caller: Caller,
+    /// The answer to all of its calls, if its connection is refused.
+    pub(crate) refused: Option<Status>,
 }
 
 /// Closes the connection of a request whose caller does not read its answer, as a request extension.
@@ -124,7 +124,6 @@ struct Connection {
 /// The parts that all connections of a listener share.
 struct GrpcListener<S> {
     tls: Option<Tls>,
-    allowed: AllowedClients,
     connections: CallerQuota,
     refusals: RefusalLog,
     service: S,
@@ -136,7 +135,6 @@ struct GrpcListener<S> {
 pub(crate) async fn serve<S>(
     listener: TcpListener,
     tls: Option<Tls>,
-    allowed: AllowedClients,
     service: S,
     max_age: Duration,
     stop: CancellationToken,
@@ -156,7 +154,6 @@ pub(crate) async fn serve<S>(
     };
     let shared = Arc::new(GrpcListener {
         tls,
-        allowed,
         connections: CallerQuota::new(limits),
         refusals: RefusalLog::default(),
         service,
@@ -182,11 +179,12 @@ pub(crate) async fn serve<S>(
         let stranger = async move {
             match listener.admit(accepted.tcp, address).await {
                 Err((reason, why)) => listener.refusals.refuse(address, reason, &why),
+                Ok(None) => {}
                 // It keeps the place of a stranger.
-                Ok(connection) if connection.peer.refused.is_some() => {
+                Ok(Some(connection)) if connection.peer.refused.is_some() => {
                     let _ = timeout(REFUSED_TIMEOUT, listener.serve(connection)).await;
                 }
-                Ok(connection) => {
+                Ok(Some(connection)) => {
                     open.spawn(async move { cut.run_until_cancelled(listener.serve(connection)).await });
                 }
             }
@@ -207,8 +205,9 @@ where
     S: Service<Request<Body>, Response = Response<Body>, Error = Status> + Clone + Send + 'static,
     S::Future: Send,
 {
-    /// Authenticates a caller and gives it a connection, or refuses it.
-    async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Result<Connection, CloseCause> {
+    /// Authenticates a caller and gives it a connection, or refuses it. None if a known caller has hung up without a
+    /// word, as `watchdogctl check` does, which looks at the certificate.
+    async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Result<Option<Connection>, CloseCause> {
         // For the TLS handshake and the start of HTTP/2 together.
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         if let Err(error) = tcp.set_nodelay(true) {
@@ -219,27 +218,47 @@ where
             None => (Either::Left(tcp), None, Ok(by_address.clone())),
             Some(tls) => {
                 let accepted = tls.accept(tls.server(), tcp, deadline).await;
-                let (stream, certificates) = accepted.map_err(|error| match error.kind() {
+                let (stream, checked, certificates) = accepted.map_err(|error| match error.kind() {
                     io::ErrorKind::TimedOut => (CloseReason::Timeout, error.to_string()),
                     _ => (CloseReason::Handshake, chain(&error)),
                 })?;
-                let checked = self.allowed.check(certificates.own());
                 (Either::Right(Box::new(stream)), Some(certificates), checked)
             }
         };
-        let io = speak(io, deadline).await?;
-        let (caller, refused, permit) = match checked {
-            Ok(caller) => {
-                let permit = self.acquire(&caller)?;
-                (caller, None, Some(permit))
+        let is_known = certificates.is_some() && checked.is_ok();
+        let silent = |why: String| (CloseReason::Silent, why);
+        let io = match timeout_at(deadline, speak(io)).await {
+            Ok(Ok(Some(io))) => io,
+            Ok(Ok(None)) => return Err(silent("it does not speak HTTP/2".to_owned())),
+            Ok(Err(_)) if is_known => return Ok(None),
+            Ok(Err(error)) => {
+                return Err(silent(format!(
+                    "it ended before it spoke HTTP/2: {}",
+                    chain(&error)
+                )));
             }
-            Err(error) => {
-                let why = error.to_string();
-                self.refusals.refuse(address, CloseReason::Identity, &why);
-                (by_address, Some(why.into()), None)
-            }
+            Err(_) => return Err(silent("it did not speak HTTP/2 within 3 s".to_owned())),
         };
-        Ok(Connection {
+        let refuse = |reason, why: &str, status| {
+            self.refusals.refuse(address, reason, why);
+            (None, Some(status))
+        };
+        let (caller, (permit, refused)) = match checked {
+            Err(not_allowed) => {
+                let why = not_allowed.to_string();
+                let status = error(ErrorReason::ClientNotAllowed, &*why);
+                (by_address, refuse(CloseReason::Identity, &why, status))
+            }
+            Ok(caller) => match self.connections.acquire(&caller) {
+                Ok(permit) => (caller, (Some(permit), None)),
+                Err(exceeded) => {
+                    let status = too_many("connections", exceeded);
+                    let why = format!("{}: {}", caller.name, status.message());
+                    (caller, refuse(CloseReason::Limit, &why, status))
+                }
+            },
+        };
+        Ok(Some(Connection {
             io,
             peer: Peer {
                 address,
@@ -248,20 +267,7 @@ where
             },
             certificates,
             _permit: permit,
-        })
-    }
-
-    fn acquire(&self, caller: &Caller) -> Result<QuotaPermit, CloseCause> {
-        self.connections.acquire(caller).map_err(|exceeded| {
-            let name = &caller.name;
-            let why = match exceeded {
-                QuotaExceeded::Caller(most) => format!("{name} has {most} connections already"),
-                QuotaExceeded::Total(total) => {
-                    format!("all {total} connections are in use or reserved; none is free for {name}")
-                }
-            };
-            (CloseReason::Limit, why)
-        })
+        }))
     }
 
     /// Serves a connection until it ends or must end.
@@ -310,19 +316,13 @@ where
     }
 }
 
-/// Waits until the caller begins to speak HTTP/2.
-async fn speak(mut io: Plain, deadline: Instant) -> Result<Replayed, CloseCause> {
+/// Waits until the caller begins to speak; none if that is not HTTP/2.
+async fn speak(mut io: Plain) -> io::Result<Option<Replayed>> {
     let mut begin = [0; PREFACE.len()];
-    let why = match timeout_at(deadline, io.read_exact(&mut begin)).await {
-        Ok(Ok(_)) if begin == *PREFACE => {
-            let (read, write) = tokio::io::split(io);
-            return Ok(tokio::io::join(PREFACE.as_slice().chain(read), write));
-        }
-        Ok(Ok(_)) => "it does not speak HTTP/2".to_owned(),
-        Ok(Err(error)) => format!("it ended before it spoke HTTP/2: {}", chain(&error)),
-        Err(_) => "it did not speak HTTP/2 within 3 s".to_owned(),
-    };
-    Err((CloseReason::Silent, why))
+    io.read_exact(&mut begin).await?;
+    let (read, write) = tokio::io::split(io);
+    let is_http2 = begin == *PREFACE;
+    Ok(is_http2.then(|| tokio::io::join(PREFACE.as_slice().chain(read), write)))
 }
 
 fn http2(max_streams: u32) -> http2::Builder<TokioExecutor> {
@@ -349,9 +349,9 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let service = tower::service_fn(|_: Request<Body>| async { Ok(Response::new(Body::empty())) });
-        let (allowed, stop) = (AllowedClients::default(), CancellationToken::new());
+        let stop = CancellationToken::new();
         let max_age = Duration::from_millis(200);
-        tokio::spawn(serve(listener, None, allowed, service, max_age, stop.clone()));
+        tokio::spawn(serve(listener, None, service, max_age, stop.clone()));
         let tcp = TcpStream::connect(address).await.unwrap();
         let (client, connection) = h2::client::handshake(tcp).await.unwrap();
         let ended = timeout(Duration::from_secs(120), connection).await;

@@ -14,11 +14,12 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
-use crate::admin_server::{self, AdminTls};
+use crate::admin_server;
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits};
 use crate::metrics::{Collector, Exposition};
 use crate::readiness::Readiness;
 use crate::telemetry::LogLevel;
+use crate::tls::Tls;
 
 /// How often the exporter folds its raw samples: without it they would pile up between two scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
@@ -57,7 +58,7 @@ pub struct Admin {
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
-pub async fn serve(listener: TcpListener, tls: Option<AdminTls>, admin: Admin) -> anyhow::Result<()> {
+pub async fn serve(listener: TcpListener, tls: Option<Tls>, admin: Admin) -> anyhow::Result<()> {
     let metrics = admin.metrics.clone();
     let upkeep = async move {
         let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);

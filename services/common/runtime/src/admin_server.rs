@@ -16,7 +16,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, timeout};
 
-use crate::allowed_clients::AllowedClients;
 use crate::connection_tasks::ConnectionTasks;
 use crate::listeners::{AcceptedConnection, Acceptor};
 use crate::tls::{DISTRUSTED, HANDSHAKE_TIMEOUT, Tls};
@@ -33,20 +32,11 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// A connection with a file descriptor of the reserve ends after its first answer, and after this time at the latest.
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// TLS of the admin endpoint.
-#[derive(Debug, Clone)]
-pub struct AdminTls {
-    /// The certificate of this service.
-    pub tls: Tls,
-    /// The callers that may ask for more than probes do.
-    pub allowed: AllowedClients,
-}
-
 /// Paths that need no certificate.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Serves until the process ends.
-pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: Router) {
+pub(crate) async fn serve(listener: TcpListener, tls: Option<Tls>, router: Router) {
     let incoming = Acceptor {
         listener,
         refusal: "cannot accept a connection to the admin endpoint",
@@ -78,16 +68,16 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<AdminTls>, router: 
 
 async fn connection(
     tcp: TcpStream,
-    tls: Option<AdminTls>,
+    tls: Option<Tls>,
     keep_alive: bool,
     router: Router,
 ) -> anyhow::Result<()> {
-    let Some(AdminTls { tls, allowed }) = tls else {
+    let Some(tls) = tls else {
         return serve_http1(tcp, keep_alive, router).await;
     };
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
-    let (stream, certificates) = tls.accept(tls.admin(), tcp, deadline).await?;
-    let router = match allowed.check(certificates.own()) {
+    let (stream, caller, certificates) = tls.accept(tls.admin(), tcp, deadline).await?;
+    let router = match caller {
         Ok(_) => router,
         Err(why) => router.layer(middleware::from_fn_with_state(format!("{why}\n"), only_probes)),
     };

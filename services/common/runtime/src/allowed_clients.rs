@@ -1,9 +1,10 @@
 //! Allows callers by the names in their certificates.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
+use watchdog_certificates::dns_names;
 
 use crate::caller_quota::Caller;
 
@@ -12,7 +13,7 @@ const SHOWN: usize = 5;
 
 /// Why a caller is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientNotAllowed {
+pub(crate) enum ClientNotAllowed {
     /// It did not authenticate.
     #[error("the caller presented no certificate")]
     NoCertificate,
@@ -24,44 +25,40 @@ pub enum ClientNotAllowed {
     OtherNames(String),
 }
 
-/// The DNS names that callers may have: of our own services, and of others. Cheap to clone.
+/// The DNS names that callers may have, and whether they are those of our own services. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct AllowedClients {
-    own_services: Arc<BTreeSet<String>>,
-    others: Arc<BTreeSet<String>>,
-}
+pub struct AllowedClients(Arc<BTreeMap<String, bool>>);
 
 impl AllowedClients {
     /// Callers whose certificate carries one of these names.
     #[must_use]
     pub fn named(own_services: &[String], others: &[String]) -> Self {
-        let set = |names: &[String]| Arc::new(names.iter().map(|name| name.to_ascii_lowercase()).collect());
-        Self {
-            own_services: set(own_services),
-            others: set(others),
+        let mut all = BTreeMap::new();
+        for (names, is_own_service) in [(others, false), (own_services, true)] {
+            all.extend(
+                names
+                    .iter()
+                    .map(|name| (name.to_ascii_lowercase(), is_own_service)),
+            );
         }
+        Self(Arc::new(all))
     }
 
-    /// Checks an authenticated caller by its certificate.
+    /// Checks an authenticated caller by its certificate. Of several names, that of an own service counts.
     ///
     /// # Errors
     /// When it is not allowed.
-    pub fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, ClientNotAllowed> {
+    pub(crate) fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, ClientNotAllowed> {
         let certificate = certificate.ok_or(ClientNotAllowed::NoCertificate)?;
-        let certificate =
-            webpki::EndEntityCert::try_from(certificate).map_err(|_| ClientNotAllowed::Unreadable)?;
-        let names: Vec<&str> = certificate.valid_dns_names().collect();
-        let one_of = |allowed: &BTreeSet<String>| {
-            let mut names = names.iter().map(|name| name.to_ascii_lowercase());
-            names.find(|name| allowed.contains(name))
-        };
-        for (allowed, is_own_service) in [(&self.own_services, true), (&self.others, false)] {
-            if let Some(name) = one_of(allowed) {
-                return Ok(Caller {
-                    name: name.into(),
-                    is_own_service,
-                });
-            }
+        let names = dns_names(certificate).ok_or(ClientNotAllowed::Unreadable)?;
+        let allowed = names
+            .iter()
+            .filter_map(|name| self.0.get_key_value(&name.to_ascii_lowercase()));
+        if let Some((name, is_own_service)) = allowed.max_by_key(|(_, is_own_service)| **is_own_service) {
+            return Ok(Caller {
+                name: name.as_str().into(),
+                is_own_service: *is_own_service,
+            });
         }
         let shown = match names.as_slice() {
             [] => "no DNS name".to_owned(),

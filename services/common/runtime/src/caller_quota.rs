@@ -9,17 +9,17 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The identity of a caller. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// The name in its certificate by which it is allowed to call; its IP address without TLS.
-    pub name: Arc<str>,
+    pub(crate) name: Arc<str>,
     /// True for the services of the watchdog, for which a part is reserved.
-    pub is_own_service: bool,
+    pub(crate) is_own_service: bool,
 }
 
 impl Caller {
     /// A caller of which only the address is known.
     #[must_use]
-    pub fn at(address: IpAddr) -> Self {
+    pub(crate) fn at(address: IpAddr) -> Self {
         Self {
             name: address.to_string().into(),
             is_own_service: false,
@@ -29,18 +29,18 @@ impl Caller {
 
 /// The bounds of a quota.
 #[derive(Debug, Clone, Copy)]
-pub struct QuotaLimits {
+pub(crate) struct QuotaLimits {
     /// For all callers together.
-    pub total: usize,
+    pub(crate) total: usize,
     /// The part of it that only our own services get. One of them gets half of the total at most.
-    pub reserved: usize,
+    pub(crate) reserved: usize,
     /// For each caller that is not one of them.
-    pub per_caller: usize,
+    pub(crate) per_caller: usize,
 }
 
 /// The bound that a caller has reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QuotaExceeded {
+pub(crate) enum QuotaExceeded {
     /// The caller has all that one may have.
     Caller(usize),
     /// All callers together have all there is for them.
@@ -49,7 +49,7 @@ pub enum QuotaExceeded {
 
 /// Permits for callers. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct CallerQuota {
+pub(crate) struct CallerQuota {
     limits: QuotaLimits,
     all: Arc<Semaphore>,
     others: Arc<Semaphore>,
@@ -59,7 +59,7 @@ pub struct CallerQuota {
 
 /// Given back when it is dropped.
 #[derive(Debug)]
-pub struct QuotaPermit {
+pub(crate) struct QuotaPermit {
     _of_caller: OwnedSemaphorePermit,
     _of_others: Option<OwnedSemaphorePermit>,
     _of_all: OwnedSemaphorePermit,
@@ -68,7 +68,7 @@ pub struct QuotaPermit {
 impl CallerQuota {
     /// Nothing is used yet.
     #[must_use]
-    pub fn new(limits: QuotaLimits) -> Self {
+    pub(crate) fn new(limits: QuotaLimits) -> Self {
         Self {
             limits,
             all: Arc::new(Semaphore::new(limits.total)),
@@ -81,7 +81,7 @@ impl CallerQuota {
     ///
     /// # Errors
     /// When the caller has reached a bound. It then holds no more than before.
-    pub fn acquire(&self, caller: &Caller) -> Result<QuotaPermit, QuotaExceeded> {
+    pub(crate) fn acquire(&self, caller: &Caller) -> Result<QuotaPermit, QuotaExceeded> {
         self.acquire_many(caller, 1)
     }
 
@@ -89,7 +89,7 @@ impl CallerQuota {
     ///
     /// # Errors
     /// When the caller would be beyond a bound. It then holds no more than before.
-    pub fn acquire_many(&self, caller: &Caller, size: usize) -> Result<QuotaPermit, QuotaExceeded> {
+    pub(crate) fn acquire_many(&self, caller: &Caller, size: usize) -> Result<QuotaPermit, QuotaExceeded> {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         let total = |_| QuotaExceeded::Total(self.limits.total);
         let most = if caller.is_own_service {

@@ -28,14 +28,9 @@ pub trait CommandLine: Parser {
 /// The exit code with which the process must end: 0 after --help, --version or a good --check-config, 2 when something
 /// is wrong, after it was printed.
 pub fn parse_or_exit<A: CommandLine>() -> Result<A::Config, ExitCode> {
-    let args = A::try_parse().map_err(|error| {
-        let code = error.exit_code();
-        // Nothing can be done when the output is closed.
-        let _ = error.print();
-        ExitCode::from(u8::try_from(code).unwrap_or(crate::process::EXIT_USAGE))
-    })?;
+    let args = A::try_parse().map_err(|error| usage_error(&error.into()))?;
     let only_check = args.common().check_config;
-    let config = args.check().map_err(|error| usage_error(&format!("{error:#}")))?;
+    let config = args.check().map_err(|error| usage_error(&error))?;
     if only_check {
         Err(ExitCode::SUCCESS)
     } else {

@@ -83,21 +83,4 @@ mod tests {
             assert_eq!(place, expected, "{open:?} {newcomer}");
         }
     }
-
-    #[tokio::test]
-    async fn a_newcomer_is_served_while_two_addresses_take_all_they_can() {
-        let [first, second, newcomer] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
-        let mut tasks = ConnectionTasks::new(8, 4);
-        for _ in 0..100 {
-            tasks.spawn(first, std::future::pending());
-            tasks.spawn(second, std::future::pending());
-        }
-        let (served, answer) = tokio::sync::oneshot::channel();
-        let evicted = tasks.spawn(newcomer, async move {
-            let _ = served.send(());
-        });
-        assert_eq!(evicted, Some(first));
-        assert!(answer.await.is_ok());
-        assert!(tasks.open.len() <= 8);
-    }
 }

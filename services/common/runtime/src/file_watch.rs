@@ -13,9 +13,6 @@ use crate::metrics::Gauge;
 /// (NFS, some container runtimes) deliver none.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Files that never stop changing are reported after this many looks that found another version: 2 s.
-const MOST_LOOKS: u32 = 4;
-
 /// Follows a set of files.
 #[derive(Debug)]
 pub(crate) struct FileWatch {
@@ -59,23 +56,13 @@ impl FileWatch {
         }
     }
 
-    /// Waits until one of the files has changed and two looks find the same: editors and kubelets replace files in
-    /// several steps.
+    /// Waits until a file has changed, and a little more: editors and kubelets replace files in several steps.
     async fn changed(&mut self) {
-        let mut last = self.reported.clone();
-        let mut looks = 0;
-        loop {
+        while versions(&self.paths) == self.reported {
             sleep(LOOK_INTERVAL).await;
-            let now = versions(&self.paths);
-            if now != self.reported {
-                looks += 1;
-                if now == last || looks == MOST_LOOKS {
-                    self.reported = now;
-                    return;
-                }
-            }
-            last = now;
         }
+        sleep(LOOK_INTERVAL).await;
+        self.reported = versions(&self.paths);
     }
 }
 

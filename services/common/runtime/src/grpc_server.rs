@@ -12,7 +12,6 @@ use tonic_health::server::HealthReporter;
 use tower::util::MapResponseLayer;
 
 use crate::accept;
-use crate::allowed_clients::AllowedClients;
 use crate::readiness::Readiness;
 use crate::replica_metadata;
 use crate::rpc_limits::{self, RpcLimits};
@@ -44,7 +43,6 @@ pub struct Api {
 pub async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
-    callers: AllowedClients,
     api: Api,
     identity: Arc<str>,
     readiness: Readiness,
@@ -75,7 +73,7 @@ pub async fn serve(
         .layer(middleware::from_fn_with_state(limits, rpc_limits::limit))
         .layer(MapResponseLayer::new(described));
     let served = Measured::server(served, methods);
-    let server = accept::serve(listener, tls, callers, served, accept::MAX_AGE, stop.clone());
+    let server = accept::serve(listener, tls, served, accept::MAX_AGE, stop.clone());
     let health = follow_readiness(&reporter, api.service_names, &readiness, &stop);
     let deadline = async {
         stop.cancelled().await;

@@ -4,14 +4,13 @@
 //! A service's `main` parses its configuration and calls [`process::run`]; its `app` binds a
 //! [`service_builder::ServiceBuilder`], spawns its parts as critical tasks, and serves.
 
-pub mod accept;
+mod accept;
 pub mod admin;
-pub mod admin_server;
+mod admin_server;
 pub mod allowed_clients;
 pub mod args;
-pub mod caller_quota;
+mod caller_quota;
 pub mod cli;
-mod client_authorities;
 pub mod clock;
 pub mod config_file;
 pub mod connection_tasks;

@@ -102,7 +102,7 @@ where
 {
     let (process, runtime, _log) = match install(args) {
         Ok(installed) => installed,
-        Err(error) => return usage_error(&format!("{error:#}")),
+        Err(error) => return usage_error(&error),
     };
     let result = runtime.block_on(job(process));
     // Whatever is still running was aborted; do not wait for blocking work.
@@ -147,11 +147,16 @@ fn register_metrics() {
     self_check::TASKS.register();
 }
 
-/// Prints what is wrong with the command line or the configuration, for people, and gives exit code 2.
+/// Prints what is wrong with the command line or the configuration, and gives exit code 2; for a command line that asks
+/// for help or the version, prints that and gives 0.
 #[must_use]
-pub fn usage_error(message: &str) -> ExitCode {
+pub fn usage_error(error: &anyhow::Error) -> ExitCode {
     use std::io::Write as _;
-    // Nothing can be done when standard error is closed.
-    let _ = writeln!(std::io::stderr(), "{}", message.trim_end());
+    // Nothing can be done when the output is closed.
+    if let Some(usage) = error.downcast_ref::<clap::Error>() {
+        let _ = usage.print();
+        return ExitCode::from(u8::try_from(usage.exit_code()).unwrap_or(EXIT_USAGE));
+    }
+    let _ = writeln!(std::io::stderr(), "{}", format!("{error:#}").trim_end());
     ExitCode::from(EXIT_USAGE)
 }

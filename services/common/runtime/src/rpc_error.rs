@@ -94,8 +94,7 @@ pub fn invalid_field(field: &str, description: &str) -> Status {
 }
 
 /// The error for a caller that has reached a bound on what it may have open, such as streams.
-#[must_use]
-pub fn too_many(what: &str, exceeded: QuotaExceeded) -> Status {
+pub(crate) fn too_many(what: &str, exceeded: QuotaExceeded) -> Status {
     let why = match exceeded {
         QuotaExceeded::Caller(most) => {
             format!("you already have {most} {what} to this replica: close some, or try another replica")

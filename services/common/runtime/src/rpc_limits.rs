@@ -21,16 +21,17 @@ use crate::caller_quota::{CallerQuota, QuotaLimits, QuotaPermit};
 use crate::rpc_error::{ErrorReason, error, too_many};
 use crate::rpc_metrics::Methods;
 
-/// RPCs under way, streams included.
+/// RPCs under way, streams included. A stream holds a cursor and at most one batch of shared values. 64 replicas with
+/// two streams each, and as many of the coordinator with one, fit into what is reserved.
 const RPCS: QuotaLimits = QuotaLimits {
-    total: 2048,
-    reserved: 512,
+    total: 1024,
+    reserved: 256,
     per_caller: 32,
 };
 
 /// The same without TLS, where all programs of a host are one caller.
 const PLAINTEXT_RPCS: QuotaLimits = QuotaLimits {
-    per_caller: 512,
+    per_caller: 256,
     ..RPCS
 };
 
@@ -109,8 +110,8 @@ impl RpcLimits {
     }
 
     fn admit(&self, peer: &Peer) -> Result<QuotaPermit, Status> {
-        if let Some(why) = &peer.refused {
-            return Err(error(ErrorReason::ClientNotAllowed, &**why));
+        if let Some(refused) = &peer.refused {
+            return Err(refused.clone());
         }
         let permit = self.rpcs.acquire(&peer.caller);
         permit.map_err(|exceeded| too_many("calls and streams", exceeded))

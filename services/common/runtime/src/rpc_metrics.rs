@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
+use heck::ToShoutySnakeCase as _;
 use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt as _;
@@ -52,7 +53,8 @@ impl Labels for MethodName {
 
 impl Labels for Code {
     fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
-        add("code", code_label(*self));
+        // As the specification of gRPC writes it.
+        add("code", &format!("{self:?}").to_shouty_snake_case());
     }
 }
 
@@ -198,28 +200,5 @@ impl Drop for RunningRpc {
     fn drop(&mut self) {
         let labels = (self.method.clone(), *self.code.get().unwrap_or(&Code::Cancelled));
         self.duration.record(labels, self.started.elapsed());
-    }
-}
-
-/// The name of a code, as the specification of gRPC has it.
-pub(crate) const fn code_label(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }

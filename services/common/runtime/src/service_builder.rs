@@ -8,7 +8,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::{self, Admin};
-use crate::admin_server::AdminTls;
 use crate::allowed_clients::AllowedClients;
 use crate::args::CommonArgs;
 use crate::config_file::ConfigFile;
@@ -62,13 +61,16 @@ impl ServiceBuilder {
         );
         let tasks = Tasks::default();
         let draining = tasks.draining();
+        let mut others = common.tls_allowed_client.clone();
+        others.extend(common.observer_name());
+        let allowed = AllowedClients::named(&common.own_server_names(), &others);
         let tls = match (common.tls_files(), &common.tls_authority) {
             (Some(files), _) => {
-                let tls = Tls::load(&files)?;
+                let tls = Tls::load(&files)?.allowing(allowed);
                 tasks.critical("tls-files", tls.clone().follow_files(files, draining.clone()));
                 Some(tls)
             }
-            (None, Some(_)) => Some(Tls::without_certificate()?),
+            (None, Some(_)) => Some(Tls::without_certificate().allowing(allowed)),
             (None, None) => None,
         };
         Ok(Self {
@@ -110,24 +112,11 @@ impl ServiceBuilder {
     /// # Errors
     /// When the sockets are gone already.
     pub fn serve(self, api: Api, collectors: Vec<Arc<dyn Collector>>) -> anyhow::Result<Bound> {
-        let common = &self.common;
-        let observer = common.observer_name();
-        let others: Vec<_> = common
-            .tls_allowed_client
-            .iter()
-            .cloned()
-            .chain(observer)
-            .collect();
-        let callers = AllowedClients::named(&common.own_server_names(), &others);
         let admin_addr = self.admin.local_addr()?;
-        let admin_tls = self.tls.clone().filter(|_| common.admin_tls).map(|tls| AdminTls {
-            tls,
-            allowed: callers.clone(),
-        });
+        let admin_tls = self.tls.clone().filter(|_| self.common.admin_tls);
         let grpc = grpc_server::serve(
             self.grpc,
             self.tls,
-            callers,
             api,
             self.identity,
             self.readiness.clone(),

@@ -1,11 +1,10 @@
 //! Mutual TLS whose certificates are replaced while the process runs.
 
 use std::io;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use rustls::crypto::CryptoProvider;
+use anyhow::{Context as _, ensure};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::NoServerSessionStorage;
 use tokio::net::TcpStream;
@@ -14,11 +13,12 @@ use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use watchdog_certificates::{TrustStore, ValidityPeriod};
+use watchdog_certificates::{CallerVerifier, TrustStore, ValidityPeriod, provider};
 pub use watchdog_client::tls::PemFiles;
 use watchdog_client::tls::{ClientTls, certificates, client_config, private_key, read};
 
-use crate::client_authorities::ClientAuthorities;
+use crate::allowed_clients::{AllowedClients, ClientNotAllowed};
+use crate::caller_quota::Caller;
 use crate::file_watch::FileWatch;
 use crate::label;
 use crate::metrics::Gauge;
@@ -71,12 +71,13 @@ pub struct TlsCredentials {
 }
 
 /// The TLS of the process: always the newest credentials. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Tls {
     /// None until there is a certificate.
     server: watch::Sender<Option<ServerTls>>,
     /// Shows the same certificate to other services.
     client: ClientTls,
+    allowed: AllowedClients,
 }
 
 /// The certificates that a caller showed in its handshake, its own one first, and what goes on judging them.
@@ -93,7 +94,8 @@ struct ServerTls {
     grpc: Arc<rustls::ServerConfig>,
     /// HTTP/1.1, and the probes of the kubelet show no certificate.
     admin: Arc<rustls::ServerConfig>,
-    callers: ClientAuthorities,
+    /// The authorities that callers must be signed by.
+    trusted: Arc<TrustStore>,
 }
 
 impl Tls {
@@ -102,22 +104,21 @@ impl Tls {
     /// # Errors
     /// When a file cannot be read or used; the message names it and never shows its content.
     pub fn load(paths: &PemFiles) -> anyhow::Result<Self> {
-        let tls = Self::without_certificate()?;
+        let tls = Self::default();
         tls.read(paths)?;
         Ok(tls)
     }
 
-    /// For a process that gets its certificate later: until then every handshake fails, as a server and as a client.
-    ///
-    /// # Errors
-    /// When the cryptography cannot be set up.
-    pub fn without_certificate() -> anyhow::Result<Self> {
-        let trusts_nobody = Arc::new(TrustStore::default());
-        let client = watchdog_certificates::client_config(provider(), trusts_nobody, None)?;
-        Ok(Self {
-            server: watch::Sender::new(None),
-            client: ClientTls::new(client),
-        })
+    /// For a process that gets its certificate later: until then it refuses every caller, and its calls wait.
+    #[must_use]
+    pub fn without_certificate() -> Self {
+        Self::default()
+    }
+
+    /// The same with these callers; at first, none is allowed.
+    #[must_use]
+    pub fn allowing(self, allowed: AllowedClients) -> Self {
+        Self { allowed, ..self }
     }
 
     /// Handshakes from now on use these credentials. Streams that are open keep those they were opened with.
@@ -127,12 +128,29 @@ impl Tls {
     pub fn replace(&self, credentials: TlsCredentials) -> anyhow::Result<()> {
         let (chain, key, authorities) = (credentials.chain, credentials.key, credentials.authorities);
         let unpaired = "the private key does not belong to the certificate";
-        let callers = ClientAuthorities::new(&authorities, UnixTime::now());
-        let callers = callers.context("an authority cannot be used")?;
-        let server = |mandatory, protocol: &[u8]| -> anyhow::Result<_> {
+        let (trusted, unreadable) = TrustStore::new(authorities.iter().cloned());
+        ensure!(
+            unreadable == 0,
+            "an authority cannot be used: it cannot be read, or has malformed or repeated parts"
+        );
+        let now = i64::try_from(UnixTime::now().as_secs())?;
+        let end = |certificate: &CertificateDer<'_>| {
+            ValidityPeriod::of(certificate).map(|validity| validity.not_after)
+        };
+        let last_end = authorities.iter().filter_map(end).max();
+        ensure!(
+            last_end.is_some_and(|end| now <= end.as_second()),
+            "all authorities have expired"
+        );
+        let trusted = Arc::new(trusted);
+        let server = |is_mandatory, protocol: &[u8]| -> anyhow::Result<_> {
+            let verifier = CallerVerifier {
+                trusted: trusted.clone(),
+                is_mandatory,
+            };
             let mut config = rustls::ServerConfig::builder_with_provider(provider())
                 .with_safe_default_protocol_versions()?
-                .with_client_cert_verifier(callers.verifier(mandatory))
+                .with_client_cert_verifier(Arc::new(verifier))
                 .with_single_cert(chain.clone(), key.clone_key())
                 .context(unpaired)?;
             config.alpn_protocols = vec![protocol.to_vec()];
@@ -141,24 +159,12 @@ impl Tls {
             Ok(Arc::new(config))
         };
         let (grpc, admin) = (server(true, b"h2")?, server(false, b"http/1.1")?);
-        let (trusted, unreadable) = TrustStore::new(authorities.iter().cloned());
-        // Servers are judged by stricter rules than callers: this process would trust no server of it.
-        anyhow::ensure!(
-            unreadable == 0,
-            "an authority cannot be used: it has malformed or repeated parts"
-        );
-        let client = client_config(trusted, chain.clone(), key.clone_key()).context(unpaired)?;
+        let client = client_config(trusted.clone(), chain.clone(), key.clone_key()).context(unpaired)?;
         self.client.replace(client);
-        self.server.send_replace(Some(ServerTls { grpc, admin, callers }));
-        let end = |certificate: &CertificateDer<'_>| {
-            ValidityPeriod::of(certificate).map(|validity| validity.not_after)
-        };
+        self.server.send_replace(Some(ServerTls { grpc, admin, trusted }));
         for (certificate, end) in [
             (CertificateUse::Own, chain.first().and_then(end)),
-            (
-                CertificateUse::Authority,
-                authorities.iter().filter_map(end).max(),
-            ),
+            (CertificateUse::Authority, last_end),
         ] {
             // A certificate whose end cannot be read has none: the metric would page people for it.
             let seconds = end.map_or(f64::INFINITY, |end| end.as_duration().as_secs_f64());
@@ -180,7 +186,8 @@ impl Tls {
         self.server.borrow().as_ref().map(|server| server.admin.clone())
     }
 
-    /// Shakes hands with a caller, as a server with this configuration: [`Tls::server`] or [`Tls::admin`].
+    /// Shakes hands with a caller, as a server with this configuration: [`Tls::server`] or [`Tls::admin`]. Also returns
+    /// which caller it is, if that is allowed.
     ///
     /// # Errors
     /// When there is no configuration yet, the handshake fails, or it has not ended by the deadline.
@@ -189,7 +196,11 @@ impl Tls {
         config: Option<Arc<rustls::ServerConfig>>,
         tcp: TcpStream,
         deadline: Instant,
-    ) -> io::Result<(TlsStream<TcpStream>, CallerCertificates)> {
+    ) -> io::Result<(
+        TlsStream<TcpStream>,
+        Result<Caller, ClientNotAllowed>,
+        CallerCertificates,
+    )> {
         let config = config.ok_or_else(|| io::Error::other("this program has no certificate yet"))?;
         let accepted = timeout_at(deadline, TlsAcceptor::from(config).accept(tcp)).await;
         let stream = accepted.map_err(|_| {
@@ -200,7 +211,8 @@ impl Tls {
             shown: shown.iter().map(|shown| shown.clone().into_owned()).collect(),
             server: self.server.subscribe(),
         };
-        Ok((stream, certificates))
+        let caller = self.allowed.check(certificates.shown.first());
+        Ok((stream, caller, certificates))
     }
 
     /// For channels to other services; has the newest credentials as this does.
@@ -239,11 +251,6 @@ impl Tls {
 // === impl CallerCertificates ===
 
 impl CallerCertificates {
-    /// The certificate of the caller itself; none if it showed none.
-    pub(crate) fn own(&self) -> Option<&CertificateDer<'static>> {
-        self.shown.first()
-    }
-
     /// Waits until they would not be accepted any more: one of them ends, or the authority of the last one does or is
     /// not trusted any more. Of a caller that showed none, nothing was trusted.
     pub(crate) async fn distrusted(mut self) {
@@ -255,7 +262,7 @@ impl CallerCertificates {
                 .server
                 .borrow_and_update()
                 .as_ref()
-                .and_then(|server| server.callers.accept_for(&self.shown, UnixTime::now()));
+                .and_then(|server| server.trusted.judge_caller(&self.shown, UnixTime::now()).ok());
             let Some(left) = left else { return };
             tokio::select! {
                 changed = self.server.changed() => if changed.is_err() { return },
@@ -263,10 +270,4 @@ impl CallerCertificates {
             }
         }
     }
-}
-
-pub(crate) fn provider() -> Arc<CryptoProvider> {
-    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
-    PROVIDER.clone()
 }

@@ -11,6 +11,7 @@ use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as scaling;
 use watchdog_proto::weeder::v1 as weeder;
 
+use crate::message::{Event, Message};
 use crate::wire::{duration, forward, micros, signed};
 
 pub use watchdog_client::item::{Keyed, NamePair};
@@ -45,6 +46,16 @@ impl<M: StreamItem> TimedItem<M> {
         let mut item = M::clone(&self.item);
         item.age(self.as_of.elapsed());
         item
+    }
+
+    /// A message that is sent now. An item is as old as its replica says, however late it was published here.
+    pub(crate) fn message(message: Message<M::Key, Arc<Self>>) -> Message<M::Key, M> {
+        let Message { mut position, event } = message;
+        if let Event::Upsert(_, item) = &event {
+            position.item_age = Some(duration(item.set_at.elapsed()));
+        }
+        let event = event.map(|item| item.now());
+        Message { position, event }
     }
 }
 

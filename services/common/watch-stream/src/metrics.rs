@@ -5,15 +5,13 @@ use watchdog_runtime::metrics::{Counter, Gauge, Histogram};
 
 label!(pub(crate) struct Rpc: "rpc");
 label!(pub(crate) struct StreamName: "stream");
-label!(pub(crate) enum DropReason: "reason" { Behind = "behind", Limit = "limit" });
 
 pub(crate) const SUBSCRIBERS: Gauge<Rpc<'_>> =
     Gauge::new("watchdog_stream_subscribers", "Open Watch streams, by RPC.");
 
-pub(crate) const DROPPED: Counter<(Rpc<'_>, DropReason)> = Counter::new(
+pub(crate) const DROPPED: Counter<Rpc<'_>> = Counter::new(
     "watchdog_stream_dropped_total",
-    "Watch streams closed by the server, by RPC and reason: behind (removals were forgotten) or limit (too many \
-     streams).",
+    "Watch streams closed by the server because their reader missed removals that were forgotten, by RPC.",
 );
 
 pub(crate) const LAG: Histogram<Rpc<'_>> = Histogram::new(

@@ -24,7 +24,7 @@ pub use self::answers::{ItemAnswer, scope};
 pub use self::known_replicas::{KnownReplicas, PeerState};
 use self::reports::Reports;
 use crate::item::{StreamItem, TimedItem};
-use crate::message::{Event, Message};
+use crate::message::Event;
 use crate::replicas::ReplicaHandler;
 use crate::server::{KeyUpdate, StreamStore};
 use crate::wire::forward;
@@ -60,6 +60,7 @@ pub struct SeedView<M: StreamItem> {
     /// The reports that are merged.
     reports: Arc<Mutex<HashMap<M::Key, Reports>>>,
     replicas: watch::Sender<KnownReplicas>,
+    draining: CancellationToken,
 }
 
 // === impl SeedView ===
@@ -74,9 +75,9 @@ impl<M: StreamItem> std::fmt::Debug for SeedView<M> {
 
 impl<M: StreamItem> SeedView<M> {
     /// A view of the replica named `me`, of a program of which one replica leads, without any items. Only the leader is
-    /// asked, so there is nothing to merge.
+    /// asked, so there is nothing to merge. Streams end with UNAVAILABLE once `draining` is cancelled.
     #[must_use]
-    pub fn new(me: Arc<str>) -> Self {
+    pub fn new(me: Arc<str>, draining: CancellationToken) -> Self {
         let own = StreamStore::new();
         Self {
             whole: own.clone(),
@@ -84,6 +85,7 @@ impl<M: StreamItem> SeedView<M> {
             reports: Arc::default(),
             replicas: watch::Sender::new(KnownReplicas::new(me.clone(), Instant::now())),
             me,
+            draining,
         }
     }
 
@@ -100,12 +102,12 @@ impl<M: StreamItem> SeedView<M> {
         K: Ord + Clone + Send + Sync + 'static,
         V: Send + Sync + 'static,
     {
-        let (view, stop) = (self.clone(), base.draining.clone());
+        let view = self.clone();
         view.replicas.send_modify(|replicas| replicas.listed = true);
         base.tasks.critical(M::STREAM, async move {
             let follow = view.follow_own(&own, |_, _| ());
             let led = async { tokio::join!(follow, view.follow_lead(leads, &own.is_filled)) };
-            stop.run_until_cancelled(led).await;
+            view.draining.run_until_cancelled(led).await;
             Ok(())
         });
     }
@@ -155,7 +157,7 @@ impl<M: StreamItem> SeedView<M> {
                         set_at: as_of.checked_sub(age).unwrap_or(as_of),
                     };
                     let update = KeyUpdate::Changed(item.clone());
-                    self.own.update(key.clone(), item.set_at, |_| update);
+                    self.own.update(key.clone(), |_| update);
                     changed(&key, Some(item));
                 }
                 Event::Removed(of) => remove(&(own.key)(&of)),
@@ -185,18 +187,18 @@ impl<M: StreamItem> SeedView<M> {
 
 impl SeedView<Verdict> {
     /// Tells a handler in this process of the items of this replica, as
-    /// [`follow_replicas`](crate::replicas::follow_replicas) does over a connection. Ends with `stop`.
-    pub async fn follow_in_process(&self, handler: impl ReplicaHandler, stop: &CancellationToken) {
+    /// [`follow_replicas`](crate::replicas::follow_replicas) does over a connection. Ends with the drain.
+    pub async fn follow_in_process(&self, handler: impl ReplicaHandler) {
         handler.on_join(&self.me);
         handler.on_listed();
         let open = || {
             let messages = stream::unfold(self.own.subscribe(|_| true), async |mut subscription| {
-                let (Message { position, event }, _) = subscription.next().await.ok()?;
-                let event = event.map(|item| item.now());
-                Some((Ok(Message { position, event }), subscription))
+                let (message, _) = subscription.next().await.ok()?;
+                Some((Ok(TimedItem::message(message)), subscription))
             });
             std::future::ready(Ok(Box::pin(messages)))
         };
-        watchdog_client::follow::follow(open, stop, |update| handler.on_update(&self.me, update)).await;
+        let on_update = |update| handler.on_update(&self.me, update);
+        watchdog_client::follow::follow(open, &self.draining, on_update).await;
     }
 }

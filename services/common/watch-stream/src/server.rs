@@ -66,8 +66,6 @@ pub(crate) enum KeyUpdate<V> {
 pub(crate) struct LatestChange<V> {
     pub(crate) revision: u64,
     pub(crate) published: Instant,
-    // When the replica of the item set the value: earlier than it was published here if that is another one.
-    pub(crate) set_at: Instant,
     // None: the key was removed.
     pub(crate) value: Option<Arc<V>>,
 }
@@ -113,26 +111,21 @@ impl<K: Ord + Clone, V> StreamStore<K, V> {
 
     /// Sets the value of a key and notifies the subscribers.
     pub fn upsert(&self, key: K, value: V) {
-        self.update(key, Instant::now(), |_| KeyUpdate::Changed(value));
+        self.update(key, |_| KeyUpdate::Changed(value));
     }
 
     /// Sets the value of a key; the subscribers are notified only if `same` says that it differs from the old one.
     /// Returns whether they were.
     pub fn upsert_unless(&self, key: K, value: V, same: impl FnOnce(&V, &V) -> bool) -> bool {
-        self.update(key, Instant::now(), |old| match old {
+        self.update(key, |old| match old {
             Some(old) if same(old, &value) => KeyUpdate::None,
             _ => KeyUpdate::Changed(value),
         })
     }
 
-    /// Updates the value of a key, as its replica did at `set_at`, by what it is now. Returns whether the subscribers
-    /// were notified. The map is searched once: with thousands of keys every step of a search waits for the memory.
-    pub(crate) fn update(
-        &self,
-        key: K,
-        set_at: Instant,
-        decide: impl FnOnce(Option<&V>) -> KeyUpdate<V>,
-    ) -> bool {
+    /// Updates the value of a key by what it is now. Returns whether the subscribers were notified. The map is searched
+    /// once: with thousands of keys every step of a search waits for the memory.
+    pub(crate) fn update(&self, key: K, decide: impl FnOnce(Option<&V>) -> KeyUpdate<V>) -> bool {
         self.state.send_if_modified(|state| {
             let mut entry = state.items.entry(key);
             let old = match &mut entry {
@@ -142,12 +135,12 @@ impl<K: Ord + Clone, V> StreamStore<K, V> {
             let value = match (decide(old.as_ref().and_then(|old| old.value.as_deref())), old) {
                 (KeyUpdate::Changed(value), _) => value,
                 (KeyUpdate::Renewed(value), Some(old)) => {
-                    (old.value, old.set_at) = (Some(Arc::new(value)), set_at);
+                    old.value = Some(Arc::new(value));
                     return false;
                 }
                 (KeyUpdate::None, _) | (KeyUpdate::Renewed(_), None) => return false,
             };
-            state.changes.note(entry, Some(Arc::new(value)), set_at);
+            state.changes.note(entry, Some(Arc::new(value)));
             true
         })
     }
@@ -159,7 +152,7 @@ impl<K: Ord + Clone, V> StreamStore<K, V> {
                 return false;
             }
             let entry = state.items.entry(key.clone());
-            state.changes.note(entry, None, Instant::now());
+            state.changes.note(entry, None);
             state.forget_removals();
             true
         });
@@ -272,13 +265,12 @@ impl<K: Ord + Clone, V> State<K, V> {
 
 impl<K: Ord + Clone> ChangeOrder<K> {
     /// Notes a change.
-    fn note<V>(&mut self, entry: Entry<'_, K, LatestChange<V>>, value: Option<Arc<V>>, set_at: Instant) {
+    fn note<V>(&mut self, entry: Entry<'_, K, LatestChange<V>>, value: Option<Arc<V>>) {
         self.revision += 1;
         self.tombstones += usize::from(value.is_none());
         let latest = LatestChange {
             revision: self.revision,
             published: Instant::now(),
-            set_at,
             value,
         };
         let key = match entry {

@@ -7,82 +7,46 @@ use futures::stream;
 use metrics::Histogram;
 use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
-use tonic::{Extensions, Status};
-use watchdog_runtime::accept::Peer;
-use watchdog_runtime::caller_quota::{CallerQuota, QuotaLimits, QuotaPermit};
+use tonic::Status;
 use watchdog_runtime::metrics::GaugeGuard;
-use watchdog_runtime::rpc_error::{ErrorReason, error, too_many};
+use watchdog_runtime::rpc_error::{ErrorReason, error};
 
 use crate::message::Message;
-use crate::metrics::{DROPPED, DropReason, LAG, Rpc, SUBSCRIBERS};
+use crate::metrics::{DROPPED, LAG, Rpc, SUBSCRIBERS};
 use crate::subscription::{Lagged, Subscription};
-
-/// Open streams of one process. Each holds a cursor and at most one batch of shared values. 64 replicas with two
-/// streams each, and as many of the coordinator with one, fit into what is reserved.
-const STREAMS: QuotaLimits = QuotaLimits {
-    total: 1024,
-    reserved: 256,
-    per_caller: 256,
-};
 
 /// The body of a streaming RPC.
 pub type Responses<R> = Pin<Box<dyn Stream<Item = Result<R, Status>> + Send>>;
 
-/// The state that all Watch RPCs of a service share.
-#[derive(Debug, Clone)]
-pub struct Streams {
-    quota: CallerQuota,
+/// Serves a subscription as the body of the RPC named `rpc`, until `draining` is cancelled. `encode` runs when the
+/// transport asks for the message, so that ages are those of the moment of sending. Its error ends the stream.
+///
+/// # Errors
+/// UNAVAILABLE while draining.
+pub fn serve<K, V, R>(
+    rpc: &'static str,
     draining: CancellationToken,
-}
-
-impl Streams {
-    /// Streams end with UNAVAILABLE once `draining` is cancelled.
-    #[must_use]
-    pub fn new(draining: CancellationToken) -> Self {
-        Self {
-            quota: CallerQuota::new(STREAMS),
-            draining,
-        }
+    subscription: Subscription<K, V>,
+    encode: impl FnMut(Message<K, Arc<V>>) -> Result<R, Status> + Send + 'static,
+) -> Result<Responses<R>, Status>
+where
+    K: Ord + Clone + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    R: 'static,
+{
+    if draining.is_cancelled() {
+        return Err(stopping());
     }
-
-    /// Serves a subscription as the body of the RPC named `rpc`. `encode` runs when the transport asks for the
-    /// message, so that ages are those of the moment of sending. Its error ends the stream.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED when there are too many streams, UNAVAILABLE while draining.
-    pub fn serve<K, V, R>(
-        &self,
-        rpc: &'static str,
-        extensions: &Extensions,
-        subscription: Subscription<K, V>,
-        encode: impl FnMut(Message<K, Arc<V>>) -> Result<R, Status> + Send + 'static,
-    ) -> Result<Responses<R>, Status>
-    where
-        K: Ord + Clone + Send + Sync + 'static,
-        V: Send + Sync + 'static,
-        R: 'static,
-    {
-        if self.draining.is_cancelled() {
-            return Err(stopping());
-        }
-        let caller = extensions.get::<Peer>().map(|peer| &peer.caller);
-        let permit = caller.map(|caller| self.quota.acquire(caller)).transpose();
-        let permit = permit.map_err(|exceeded| {
-            DROPPED.inc((Rpc(rpc), DropReason::Limit));
-            too_many("streams", exceeded)
-        })?;
-        let reader = Reader {
-            subscription,
-            encode,
-            draining: self.draining.clone(),
-            rpc,
-            lag: LAG.handle(Rpc(rpc)),
-            _open: SUBSCRIBERS.track(Rpc(rpc)),
-            _permit: permit,
-        };
-        let next = async |reader: Option<Reader<K, V, _>>| Some(reader?.next().await);
-        Ok(Box::pin(stream::unfold(Some(reader), next)))
-    }
+    let reader = Reader {
+        subscription,
+        encode,
+        draining,
+        rpc,
+        lag: LAG.handle(Rpc(rpc)),
+        _open: SUBSCRIBERS.track(Rpc(rpc)),
+    };
+    let next = async |reader: Option<Reader<K, V, _>>| Some(reader?.next().await);
+    Ok(Box::pin(stream::unfold(Some(reader), next)))
 }
 
 /// One stream.
@@ -93,8 +57,6 @@ struct Reader<K, V, F> {
     rpc: &'static str,
     lag: Histogram,
     _open: GaugeGuard,
-    /// None if the stream came over no transport.
-    _permit: Option<QuotaPermit>,
 }
 
 impl<K: Ord + Clone, V, R, F: FnMut(Message<K, Arc<V>>) -> Result<R, Status>> Reader<K, V, F> {
@@ -113,7 +75,7 @@ impl<K: Ord + Clone, V, R, F: FnMut(Message<K, Arc<V>>) -> Result<R, Status>> Re
                 (sent, next)
             }
             Err(Lagged) => {
-                DROPPED.inc((Rpc(self.rpc), DropReason::Behind));
+                DROPPED.inc(Rpc(self.rpc));
                 let why = "you read too slowly, and removals were forgotten: connect again";
                 (Err(error(ErrorReason::ReaderTooSlow, why)), None)
             }

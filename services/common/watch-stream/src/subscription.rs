@@ -30,6 +30,7 @@ struct PendingChange<K, V> {
     revision: u64,
     event: Event<K, Arc<V>>,
     published: Instant,
+    /// When the value of the key was published.
     set_at: Option<Instant>,
 }
 
@@ -147,7 +148,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
                     revision: item.revision,
                     event: Event::Upsert(key.clone(), item.value.clone()?),
                     published: now,
-                    set_at: Some(item.set_at),
+                    set_at: Some(item.published),
                 })
             })
             .take(BATCH)
@@ -185,7 +186,7 @@ impl<K: Ord + Clone, V> Subscription<K, V> {
                 continue;
             };
             let (event, set_at) = match &item.value {
-                Some(value) => (Event::Upsert(key.clone(), value.clone()), Some(item.set_at)),
+                Some(value) => (Event::Upsert(key.clone(), value.clone()), Some(item.published)),
                 None => (Event::Removed(key.clone()), None),
             };
             batch.push(PendingChange {

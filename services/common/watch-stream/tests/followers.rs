@@ -11,14 +11,12 @@ use futures::StreamExt as _;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio_util::sync::CancellationToken;
-use tonic::{Code, Extensions, Status};
-use watchdog_runtime::accept::Peer;
-use watchdog_runtime::caller_quota::Caller;
+use tonic::{Code, Status};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_watch_stream::client::{Update, follow};
 use watchdog_watch_stream::message::{COMPLETE, Event, HEARTBEAT_INTERVAL, Message};
 use watchdog_watch_stream::server::StreamStore;
-use watchdog_watch_stream::stream::{Responses, Streams};
+use watchdog_watch_stream::stream::{Responses, serve};
 use watchdog_watch_stream::subscription::Lagged;
 
 type Line = Message<String, u32>;
@@ -34,7 +32,6 @@ fn complete(items: u64) -> Event<u32, Arc<u32>> {
 #[derive(Clone)]
 struct Server {
     store: StreamStore<String, u32>,
-    streams: Streams,
     draining: CancellationToken,
     // Cancelled: the connections that are open break.
     connections: CancellationToken,
@@ -50,7 +47,6 @@ impl Server {
         }
         Self {
             store,
-            streams: Streams::new(draining.clone()),
             draining,
             connections: CancellationToken::new(),
             up: true,
@@ -72,9 +68,9 @@ fn open(server: &Mutex<Server>, pace: &Arc<Mutex<Duration>>) -> Result<Responses
             event: message.event.map(|value| *value),
         })
     };
-    let body = server.streams.serve(
+    let body = serve(
         "Watch",
-        &Extensions::default(),
+        server.draining.clone(),
         server.store.subscribe(|_| true),
         plain,
     )?;
@@ -293,16 +289,14 @@ async fn a_hundred_subscribers_on_ten_thousand_shoots_keep_nobody_waiting() {
     for shoot in 0..SHOOTS {
         store.upsert(shoot, 0);
     }
-    let streams = Streams::new(CancellationToken::new());
-    let same = |message: Message<u32, Arc<u32>>| Ok(message);
-    let mut stalled = streams
-        .serve("Watch", &Extensions::default(), store.subscribe(|_| true), same)
-        .unwrap();
+    let open = || {
+        let same = |message: Message<u32, Arc<u32>>| Ok(message);
+        serve("Watch", CancellationToken::new(), store.subscribe(|_| true), same).unwrap()
+    };
+    let mut stalled = open();
     let readers: Vec<_> = (1..READERS)
         .map(|_| {
-            let mut body = streams
-                .serve("Watch", &Extensions::default(), store.subscribe(|_| true), same)
-                .unwrap();
+            let mut body = open();
             tokio::spawn(async move {
                 // Newest state of all shoots; only the last round's is reported for every one.
                 let (mut newest, mut complete) = (vec![0_u32; SHOOTS as usize], 0_u32);
@@ -351,15 +345,11 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
     for key in 0..700 {
         store.upsert(key, 0);
     }
-    let streams = Streams::new(CancellationToken::new());
-    let mut body = streams
-        .serve(
-            "Watch",
-            &Extensions::default(),
-            store.subscribe(|_| true),
-            |message| Ok(message.event),
-        )
-        .unwrap();
+    let subscription = store.subscribe(|_| true);
+    let mut body = serve("Watch", CancellationToken::new(), subscription, |message| {
+        Ok(message.event)
+    })
+    .unwrap();
     let (mut items, mut snapshot) = (BTreeMap::new(), None);
     for step in 0.. {
         match step {
@@ -385,60 +375,19 @@ async fn a_snapshot_that_is_read_slowly_ends_in_the_newest_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_ends_with_the_drain_and_gives_its_place_back() {
+async fn a_stream_ends_with_the_drain_and_none_begins_after_it() {
     let draining = CancellationToken::new();
-    let streams = Streams::new(draining.clone());
     let store: StreamStore<u32, u32> = StreamStore::new();
-    let serve = |name: &str, is_own_service| {
-        let mut extensions = Extensions::default();
-        extensions.insert(Peer {
-            address: ([127, 0, 0, 1], 0).into(),
-            caller: Caller {
-                name: name.into(),
-                is_own_service,
-            },
-            refused: None,
-        });
-        streams.serve("Watch", &extensions, store.subscribe(|_| true), |message| {
+    let open = || {
+        let subscription = store.subscribe(|_| true);
+        serve("Watch", draining.clone(), subscription, |message| {
             Ok(message.event)
         })
     };
-    let mut open = Vec::new();
-    for name in ["a", "b", "c"] {
-        open.extend((0..256).map(|_| serve(name, false).unwrap()));
-        let refused = serve(name, false).err().unwrap();
-        assert_eq!(refused.code(), Code::ResourceExhausted);
-        assert!(
-            refused.message().starts_with("you already have 256 streams"),
-            "{refused}"
-        );
-    }
-    let refused = serve("d", false).err().unwrap();
-    assert!(
-        refused.message().starts_with("all 1024 streams of this replica"),
-        "{refused}"
-    );
-    open.extend((0..256).map(|_| serve("coordinator", true).unwrap()));
-    assert!(serve("coordinator", true).is_err());
-    drop(open.remove(0));
-    let mut body = serve("d", false).unwrap();
+    let mut body = open().unwrap();
     assert_eq!(body.next().await.unwrap().unwrap(), complete(0));
     draining.cancel();
     assert_eq!(body.next().await.unwrap().unwrap_err().code(), Code::Unavailable);
     assert!(body.next().await.is_none());
-}
-
-#[test]
-fn a_stream_that_is_opened_after_the_drain_began_is_refused() {
-    let draining = CancellationToken::new();
-    let streams = Streams::new(draining.clone());
-    let store: StreamStore<u32, u32> = StreamStore::new();
-    draining.cancel();
-    let opened = streams.serve(
-        "Watch",
-        &Extensions::default(),
-        store.subscribe(|_| true),
-        |message| Ok(message.event),
-    );
-    assert_eq!(opened.err().unwrap().code(), Code::Unavailable);
+    assert_eq!(open().err().unwrap().code(), Code::Unavailable);
 }

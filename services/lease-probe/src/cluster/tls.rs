@@ -1,6 +1,6 @@
 //! TLS towards the shoots, from their kubeconfigs.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -9,10 +9,6 @@ use watchdog_certificates::client_config;
 use watchdog_kube::seed::{host_authorities, readable_authorities};
 
 use crate::domain::outcome::ProbeFailure;
-
-/// One crypto provider for all shoots: it is the larger part of a configuration.
-static PROVIDER: LazyLock<Arc<rustls::crypto::CryptoProvider>> =
-    LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
 
 /// The configuration, with HTTP/2 and HTTP/1.1 by ALPN, and the name that the server's certificate must carry:
 /// `tls-server-name`, else the host of the server URL.
@@ -37,8 +33,7 @@ pub(super) fn build(access: &ShootAccess) -> Result<(Arc<ClientConfig>, ServerNa
     };
     let client = access.credentials.client_certificate.as_ref();
     let client = client.map(|client| (client.chain.clone(), client.key.clone_key()));
-    let mut config =
-        client_config(PROVIDER.clone(), trusted, client).map_err(|error| unusable(&error.to_string()))?;
+    let mut config = client_config(trusted, client).map_err(|error| unusable(&error.to_string()))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // One session per shoot is all there is to resume.
     config.resumption = rustls::client::Resumption::in_memory_sessions(2);

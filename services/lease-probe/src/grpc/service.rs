@@ -7,7 +7,7 @@ use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
 use watchdog_runtime::request::{self, PageRequest};
 use watchdog_runtime::rpc_error::{ErrorReason, error};
 use watchdog_watch_stream::seed_view::{SeedView, scope};
-use watchdog_watch_stream::stream::{Responses, Streams};
+use watchdog_watch_stream::stream::Responses;
 
 use super::convert;
 use super::summary::VerdictCounts;
@@ -20,7 +20,6 @@ pub struct LeaseProbeApi {
     pub(crate) verdicts: SeedView<pb::Verdict>,
     /// Distinguishes a shoot that does not exist from one without a verdict.
     pub(crate) is_unknown: IsUnknown,
-    pub(crate) streams: Streams,
 }
 
 impl LeaseProbeApi {
@@ -28,9 +27,8 @@ impl LeaseProbeApi {
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            verdicts: SeedView::new("empty".into()),
+            verdicts: SeedView::new("empty".into(), CancellationToken::new()),
             is_unknown: Box::new(|_| false),
-            streams: Streams::new(CancellationToken::new()),
         }
     }
 
@@ -52,13 +50,11 @@ impl LeaseProbeService for LeaseProbeApi {
         &self,
         request: Request<pb::WatchVerdictsRequest>,
     ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
+        let request = request.into_inner();
         let scope = scope(request.scope)?;
         let shoots = request::shoots(request.shoots)?;
         let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
-        let stream = self
-            .verdicts
-            .watch(&self.streams, "WatchVerdicts", &extensions, scope, matches)?;
+        let stream = self.verdicts.watch(scope, matches)?;
         Ok(Response::new(stream))
     }
 

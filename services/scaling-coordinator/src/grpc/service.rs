@@ -10,7 +10,7 @@ use watchdog_proto::scaling::v1::scaling_service_server::ScalingService;
 use watchdog_runtime::request::{self, PageRequest};
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
 use watchdog_watch_stream::seed_view::{SeedView, scope};
-use watchdog_watch_stream::stream::{Responses, Streams};
+use watchdog_watch_stream::stream::Responses;
 
 use super::convert;
 use crate::domain::Direction;
@@ -25,7 +25,6 @@ pub struct ScalingApi {
     /// Says whether it is certain that the seed has no Cluster of this name.
     pub(crate) is_unknown: Box<dyn Fn(&str) -> bool + Send + Sync>,
     pub(crate) plan: PlanShoot,
-    pub(crate) streams: Streams,
     /// The name of this replica, which leads when it answers.
     pub(crate) identity: Arc<str>,
 }
@@ -35,10 +34,9 @@ impl ScalingApi {
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            scaling: SeedView::new("empty".into()),
+            scaling: SeedView::new("empty".into(), CancellationToken::new()),
             is_unknown: Box::new(|_| false),
             plan: Box::new(|_, _| None),
-            streams: Streams::new(CancellationToken::new()),
             identity: "empty".into(),
         }
     }
@@ -61,13 +59,11 @@ impl ScalingService for ScalingApi {
         &self,
         request: Request<pb::WatchScalingRequest>,
     ) -> Result<Response<Self::WatchScalingStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
+        let request = request.into_inner();
         let scope = scope(request.scope)?;
         let shoots = request::shoots(request.shoots)?;
         let matches = move |shoot: &String| shoots.is_empty() || shoots.contains(shoot);
-        let stream = self
-            .scaling
-            .watch(&self.streams, "WatchScaling", &extensions, scope, matches)?;
+        let stream = self.scaling.watch(scope, matches)?;
         Ok(Response::new(stream))
     }
 

@@ -107,7 +107,7 @@ async fn validity(
     own: &ClientTls,
 ) -> Option<ValidityPeriod> {
     let name = ServerName::try_from(dialer.server_name(endpoint.program)).ok()?;
-    let tls = tokio_rustls::TlsConnector::from(own.current());
+    let tls = tokio_rustls::TlsConnector::from(own.current().await);
     let transport = dialer.connect(endpoint).await.ok()?;
     let stream = tls.connect(name, transport).await.ok()?;
     let (_, session) = stream.get_ref();

@@ -13,14 +13,13 @@ use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::seed_view::{self, SeedView};
-use watchdog_watch_stream::stream::{Responses, Streams};
+use watchdog_watch_stream::stream::Responses;
 
 /// The gRPC service of a replica.
 #[derive(Debug)]
 pub struct WeederApi {
     pub(crate) readiness: SeedView<pb::EndpointReadiness>,
     pub(crate) weeders: SeedView<pb::Weeder>,
-    pub(crate) streams: Streams,
     /// The name of this replica, which leads when it answers.
     pub(crate) identity: Arc<str>,
 }
@@ -30,9 +29,8 @@ impl WeederApi {
     #[must_use]
     pub fn empty() -> Self {
         Self {
-            readiness: SeedView::new("empty".into()),
-            weeders: SeedView::new("empty".into()),
-            streams: Streams::new(CancellationToken::new()),
+            readiness: SeedView::new("empty".into(), CancellationToken::new()),
+            weeders: SeedView::new("empty".into(), CancellationToken::new()),
             identity: "empty".into(),
         }
     }
@@ -47,14 +45,9 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::WatchEndpointReadinessRequest>,
     ) -> Result<Response<Self::WatchEndpointReadinessStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
-        let (streams, rpc) = (&self.streams, "WatchEndpointReadiness");
+        let request = request.into_inner();
         let filter = ServiceFilter::read(request.scope, request.namespace, request.service)?;
-        let stream = self
-            .readiness
-            .watch(streams, rpc, &extensions, filter.scope, move |key| {
-                filter.matches(key)
-            });
+        let stream = self.readiness.watch(filter.scope, move |key| filter.matches(key));
         Ok(Response::new(stream?))
     }
 
@@ -102,14 +95,9 @@ impl WeederService for WeederApi {
         &self,
         request: Request<pb::WatchWeedersRequest>,
     ) -> Result<Response<Self::WatchWeedersStream>, Status> {
-        let (_, extensions, request) = request.into_parts();
-        let (streams, rpc) = (&self.streams, "WatchWeeders");
+        let request = request.into_inner();
         let filter = ServiceFilter::read(request.scope, request.namespace, request.service)?;
-        let stream = self
-            .weeders
-            .watch(streams, rpc, &extensions, filter.scope, move |key| {
-                filter.matches(key)
-            });
+        let stream = self.weeders.watch(filter.scope, move |key| filter.matches(key));
         Ok(Response::new(stream?))
     }
 

@@ -64,7 +64,7 @@ fn check_peak(what: &str, service: &Service, before: u64) {
 async fn connect(service: &Service, tls: &Tls) -> Option<TlsStream<TcpStream>> {
     let tcp = TcpStream::connect(&service.grpc).await.ok()?;
     let name = SERVER_NAME.try_into().unwrap();
-    let connect = TlsConnector::from(tls.client().current()).connect(name, tcp);
+    let connect = TlsConnector::from(tls.client().current().await).connect(name, tcp);
     timeout(BOUND, connect).await.ok()?.ok()
 }
 

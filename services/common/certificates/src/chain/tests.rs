@@ -3,7 +3,6 @@ use rcgen::{
     IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P521_SHA512,
     SignatureAlgorithm, date_time_ymd,
 };
-use rustls::crypto::aws_lc_rs::default_provider;
 
 use super::*;
 
@@ -93,9 +92,9 @@ fn judge(
     let (store, unreadable) = TrustStore::new(trusted.iter().map(|&der| der.clone()));
     assert_eq!(unreadable, 0);
     let name = ServerName::try_from(name).unwrap();
-    let algorithms = default_provider().signature_verification_algorithms.all;
     store
-        .judge(server, others, &name, seconds(year), algorithms)
+        .judge(server, others, Purpose::Server(&name), seconds(year))
+        .map(drop)
         .map_err(|refusal| refusal.to_string())
 }
 
@@ -449,4 +448,81 @@ fn the_search_is_bounded() {
     let leaf = signed(server(), &made[0]);
     let ring: Vec<_> = ring.collect();
     assert!(judge(&[&trusted.der], &leaf.der, &ring, HOST, 2026).is_err());
+}
+
+fn second(year: i32, offset: i64) -> UnixTime {
+    let start = date_time_ymd(year, 1, 1).unix_timestamp();
+    UnixTime::since_unix_epoch(Duration::from_secs((start + offset).try_into().unwrap()))
+}
+
+/// From and until the first day of these years.
+fn valid_in(mut params: CertificateParams, years: [i32; 2]) -> CertificateParams {
+    [params.not_before, params.not_after] = years.map(|year| date_time_ymd(year, 1, 1));
+    params
+}
+
+fn caller(years: [i32; 2]) -> CertificateParams {
+    let mut params = valid_in(params("caller"), years);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    params
+}
+
+#[test]
+fn a_caller_is_accepted_while_its_certificate_and_its_authority_are_valid_and_not_a_second_longer() {
+    for (authority_years, own_end, [begin, end]) in [
+        ([2020, 2040], 2030, [2026, 2030]),
+        ([2020, 2030], 2040, [2026, 2030]),
+        ([2020, 2040], 2040, [2026, 2040]),
+        ([2028, 2040], 2030, [2028, 2030]),
+    ] {
+        let ours = self_signed(valid_in(authority("ours"), authority_years));
+        let other = self_signed(valid_in(authority("other"), [2020, 2050]));
+        let own = signed(caller([2020, own_end]), &ours).der;
+        let (both, _) = TrustStore::new([other.der.clone(), ours.der]);
+        let judged = |now| both.judge_caller(std::slice::from_ref(&own), now);
+        assert!(judged(second(begin, 0)).is_ok());
+        assert!(begin == 2026 || judged(second(begin, -1)).is_err());
+        for (seconds, expected) in [(-10, Some(11)), (0, Some(1)), (1, None)] {
+            let left = judged(second(end, seconds)).ok();
+            assert_eq!(
+                left,
+                expected.map(Duration::from_secs),
+                "{authority_years:?} {own_end}"
+            );
+        }
+        let (replaced, _) = TrustStore::new([other.der]);
+        assert!(replaced.judge_caller(&[own], second(end, -10)).is_err());
+    }
+    assert!(TrustStore::default().judge_caller(&[], second(2026, 0)).is_err());
+}
+
+#[test]
+fn a_refused_caller_learns_the_kind_of_refusal() {
+    use rustls::AlertDescription::{self, CertificateExpired, UnknownCA, UnsupportedCertificate};
+    let ours = self_signed(valid_in(authority("ours"), [2020, 2030]));
+    let future = self_signed(valid_in(authority("future"), [2028, 2050]));
+    let stranger = self_signed(valid_in(authority("stranger"), [2020, 2050]));
+    let usage = |usage| {
+        let mut params = caller([2020, 2040]);
+        params.extended_key_usages = vec![usage];
+        signed(params, &ours).der
+    };
+    let own = signed(caller([2020, 2040]), &ours).der;
+    let (store, _) = TrustStore::new([ours.der.clone(), future.der.clone(), own.clone()]);
+    for (own, year, alert) in [
+        (own, 2031, CertificateExpired),
+        (signed(caller([2020, 2025]), &ours).der, 2026, CertificateExpired),
+        (
+            signed(caller([2020, 2040]), &future).der,
+            2026,
+            CertificateExpired,
+        ),
+        (signed(caller([2020, 2040]), &stranger).der, 2026, UnknownCA),
+        (ours.der.clone(), 2026, UnknownCA),
+        (usage(SERVES), 2026, UnsupportedCertificate),
+        (usage(ExtendedKeyUsagePurpose::Any), 2026, UnsupportedCertificate),
+    ] {
+        let refusal = store.judge_caller(&[own], second(year, 0)).unwrap_err();
+        assert_eq!(AlertDescription::from(refusal.kind.clone()), alert, "{refusal}");
+    }
 }

@@ -1,7 +1,5 @@
 //! Connections to the seed: TCP, a proxy, TLS.
 
-use std::sync::{Arc, LazyLock};
-
 use anyhow::Context as _;
 use http::Uri;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
@@ -13,7 +11,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::client::{Body, ConfigExt as _};
 use kube::config::Config;
 use rustls::ClientConfig;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use secrecy::ExposeSecret as _;
 use tokio::net::TcpStream;
@@ -23,10 +20,6 @@ use watchdog_api::kubeconfig::{ClientCertificate, Proxy, basic};
 use watchdog_certificates::{ServerTrust, client_config};
 
 use super::renewal::header_of;
-
-/// One crypto provider for all clients: it is the larger part of a configuration.
-static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-    LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
 
 /// The parts that all clients of one seed have in common.
 pub(super) struct SeedEndpoint {
@@ -39,7 +32,7 @@ impl SeedEndpoint {
     /// A client with this certificate.
     pub(super) fn client(&self, certificate: Option<&ClientCertificate>) -> anyhow::Result<kube::Client> {
         let certificate = certificate.map(|pair| (pair.chain.clone(), pair.key.clone_key()));
-        let tls = client_config(PROVIDER.clone(), self.trust.clone(), certificate)?;
+        let tls = client_config(self.trust.clone(), certificate)?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         let connector = match &self.proxy {

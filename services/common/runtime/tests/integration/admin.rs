@@ -12,7 +12,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use watchdog_runtime::admin::{self, Admin};
-use watchdog_runtime::admin_server::AdminTls;
 use watchdog_runtime::allowed_clients::AllowedClients;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::telemetry::LogLevel;
@@ -26,10 +25,8 @@ use crate::server::SERVER;
 async fn serve(tls: Option<Tls>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let tls = tls.map(|tls| AdminTls {
-        tls,
-        allowed: AllowedClients::named(&[SERVER.to_owned()], &["scraper.test".to_owned()]),
-    });
+    let allowed = AllowedClients::named(&[SERVER.to_owned()], &["scraper.test".to_owned()]);
+    let tls = tls.map(|tls| tls.allowing(allowed));
     let admin = Admin {
         readiness: Readiness::default(),
         metrics: None,
@@ -42,7 +39,8 @@ async fn serve(tls: Option<Tls>) -> SocketAddr {
 
 /// Connects as a caller with a certificate for this name, or with none.
 async fn connect(address: SocketAddr, authority: &Authority, name: Option<&str>) -> TlsStream<TcpStream> {
-    let mut config = (*authority.tls(name.unwrap_or(SERVER)).client().current()).clone();
+    let own = authority.tls(name.unwrap_or(SERVER)).client();
+    let mut config = (*own.current().await).clone();
     config.alpn_protocols.clear();
     if name.is_none() {
         let mut roots = RootCertStore::empty();

@@ -24,20 +24,26 @@ pub struct Files {
 
 impl Authority {
     pub fn new(name: &str) -> Self {
-        Self::with_extensions(name, vec![])
+        Self::with(name, |_| {})
     }
 
-    /// With an extension that stands in it twice: callers are verified by other rules than servers, which refuse it.
-    pub fn for_callers_only(name: &str) -> Self {
+    /// With an extension that stands in it twice.
+    pub fn malformed(name: &str) -> Self {
         let extension = CustomExtension::from_oid_content(&[1, 2, 3, 4], vec![5, 0]);
-        Self::with_extensions(name, vec![extension.clone(), extension])
+        Self::with(name, |params| {
+            params.custom_extensions = vec![extension.clone(), extension]
+        })
     }
 
-    fn with_extensions(name: &str, extensions: Vec<CustomExtension>) -> Self {
+    pub fn expired(name: &str) -> Self {
+        Self::with(name, |params| params.not_after = date_time_ymd(2020, 1, 1))
+    }
+
+    fn with(name: &str, change: impl FnOnce(&mut CertificateParams)) -> Self {
         let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(DnType::CommonName, name);
-        params.custom_extensions = extensions;
+        change(&mut params);
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 

@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio_rustls::TlsConnector;
 use tonic_health::pb::HealthCheckRequest;
 use watchdog_runtime::tls::{CertificateSource, TlsCredentials};
 
@@ -17,7 +18,7 @@ async fn connect_from(last: u8, to: SocketAddr) -> TcpStream {
     socket.connect(to).await.unwrap()
 }
 
-async fn until_closed(caller: &mut TcpStream) {
+async fn until_closed(caller: &mut (impl AsyncRead + Unpin)) {
     let mut rest = Vec::new();
     let _ = tokio::time::timeout(PATIENCE, caller.read_to_end(&mut rest))
         .await
@@ -40,6 +41,30 @@ async fn a_caller_that_does_not_begin_to_speak_is_let_go() {
         assert_eq!(refused(&metrics, reason), 1, "{}", metrics.render());
         tokio::time::resume();
         server.stop.cancel();
+    }
+}
+
+/// As `watchdogctl check` does, which looks at the certificate.
+#[tokio::test]
+async fn a_known_caller_that_hangs_up_without_a_word_is_not_refused() {
+    let (metrics, _guard) = recorded();
+    let authority = Authority::new("ours");
+    let server = Server::start(Some(authority.tls(SERVER))).await;
+    for (name, reason) in [(CLIENT, None), ("other.test", Some("silent"))] {
+        let connector = TlsConnector::from(authority.tls(name).client().current().await);
+        let tcp = TcpStream::connect(server.address).await.unwrap();
+        let mut caller = connector.connect(SERVER.try_into().unwrap(), tcp).await.unwrap();
+        caller.shutdown().await.unwrap();
+        until_closed(&mut caller).await;
+        for counted in ["handshake", "silent", "identity"] {
+            let expected = u64::from(reason == Some(counted));
+            assert_eq!(
+                refused(&metrics, counted),
+                expected,
+                "{name}: {}",
+                metrics.render()
+            );
+        }
     }
 }
 
@@ -68,21 +93,23 @@ async fn a_caller_has_8_connections() {
     let authority = Authority::new("ours");
     let server = Server::start(Some(authority.tls(SERVER))).await;
     let client = authority.tls(CLIENT);
-    let mut streams = Vec::new();
-    let mut full = None;
+    let (mut streams, mut full) = (Vec::new(), Vec::new());
     for _ in 0..12 {
-        match server
-            .client(Some(&client))
-            .watch(HealthCheckRequest::default())
-            .await
-        {
+        let mut connection = server.client(Some(&client));
+        match connection.watch(HealthCheckRequest::default()).await {
             Ok(stream) => streams.push(stream),
-            Err(status) => full = Some(status),
+            Err(status) => full.push(status),
         }
     }
     assert_eq!(streams.len(), 8, "each has a connection of its own");
-    assert!(full.is_some());
-    assert!(refused(&metrics, "limit") > 0, "{}", metrics.render());
+    for status in full {
+        assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
+        assert!(
+            status.message().contains("you already have 8 connections"),
+            "{status}"
+        );
+    }
+    assert_eq!(refused(&metrics, "limit"), 4, "{}", metrics.render());
     drop(streams);
     until("there is a place again", async || {
         server.ask(Some(&client)).await.is_ok()

@@ -41,10 +41,10 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+        let allowed = AllowedClients::named(&[SERVER.to_owned()], &[CLIENT.to_owned()]);
         let served = grpc_server::serve(
             listener,
-            tls,
-            AllowedClients::named(&[SERVER.to_owned()], &[CLIENT.to_owned()]),
+            tls.map(|tls| tls.allowing(allowed)),
             api(),
             "replica-0".into(),
             readiness.clone(),

@@ -1,6 +1,8 @@
 //! Mutual TLS between the gRPC server and its callers, and the files that it is made of.
 
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
 
 use rustls::HandshakeKind;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -9,7 +11,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::sync::CancellationToken;
 use tonic_health::pb::health_check_response::ServingStatus;
 use watchdog_runtime::failure::{Failure, Reason};
-use watchdog_runtime::tls::{PemFiles, Tls};
+use watchdog_runtime::tls::{CertificateSource, PemFiles, Tls};
 
 use crate::certs::{Authority, Files};
 use crate::server::{CLIENT, SERVER, Server, ask, recorded, refused, value};
@@ -88,6 +90,22 @@ async fn a_caller_is_served_or_learns_why_not() {
     assert_eq!(server.ask(Some(&good)).await.unwrap(), ServingStatus::Serving);
 }
 
+/// Else the first second of a start would have warnings about trust.
+#[tokio::test]
+async fn a_call_waits_for_the_first_certificate_of_its_program() {
+    let authority = Authority::new("ours");
+    let server = Server::start(Some(authority.tls(SERVER))).await;
+    let client = Tls::without_certificate();
+    let mut call = pin!(server.ask(Some(&client)));
+    tokio::time::pause();
+    let early = tokio::time::timeout(Duration::from_secs(1), call.as_mut()).await;
+    tokio::time::resume();
+    assert!(early.is_err(), "{early:?}");
+    let credentials = authority.credentials(CLIENT, CertificateSource::Issued);
+    client.replace(credentials).unwrap();
+    call.await.unwrap();
+}
+
 #[tokio::test]
 async fn health_says_whether_the_process_is_ready_and_the_stop_ends_the_server() {
     let server = Server::start(None).await;
@@ -161,7 +179,8 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
     let foreign_key = file("foreign.key", &other.key);
     let shell = "-----BEGIN CERTIFICATE-----\naHVudGVyMg==\n-----END CERTIFICATE-----\n";
     let no_certificate = file("hollow.pem", shell);
-    let for_callers_only = file("callers.pem", &Authority::for_callers_only("ours").pem());
+    let malformed = file("malformed.pem", &Authority::malformed("ours").pem());
+    let ended = file("ended.pem", &Authority::expired("ours").pem());
     let load = |change: &dyn Fn(&mut PemFiles)| {
         let mut paths = good.paths();
         change(&mut paths);
@@ -174,7 +193,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         |paths| &mut paths.key,
         |paths| &mut paths.ca,
     );
-    let rows: [(Place, &Path, &str); 11] = [
+    let rows: [(Place, &Path, &str); 12] = [
         (cert, &absent, "cannot read"),
         (cert, &empty, "holds no certificate"),
         (cert, &text, "holds no certificate"),
@@ -185,7 +204,8 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         (ca, &absent, "cannot read"),
         (ca, &empty, "holds no certificate"),
         (ca, &no_certificate, "an authority cannot be used"),
-        (ca, &for_callers_only, "malformed or repeated parts"),
+        (ca, &malformed, "malformed or repeated parts"),
+        (ca, &ended, "all authorities have expired"),
     ];
     for (place, path, why) in rows {
         let error = load(&|paths| *place(paths) = path.to_owned()).unwrap_err();
@@ -201,7 +221,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
 #[tokio::test]
 async fn every_connection_is_authenticated_anew() {
     let tls = Authority::new("ours").tls(SERVER);
-    let client = tls.client().current();
+    let client = tls.client().current().await;
     for _ in 0..3 {
         let (near, far) = tokio::io::duplex(16 * 1024);
         let connect = TlsConnector::from(client.clone()).connect(SERVER.try_into().unwrap(), near);

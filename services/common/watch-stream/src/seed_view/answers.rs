@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tonic::{Extensions, Status};
+use tonic::Status;
 use watchdog_proto::stream::v1 as pb;
 use watchdog_runtime::request::PageRequest;
 use watchdog_runtime::rpc_error::{ErrorReason, error, invalid, invalid_field};
@@ -17,7 +17,7 @@ use crate::item::{StreamItem, TimedItem};
 use crate::message::{Completeness, Event, MAX_ITEM_BYTES, Message};
 use crate::metrics::{Rpc, TRIMMED};
 use crate::server::StreamStore;
-use crate::stream::{Responses, Streams};
+use crate::stream::{Responses, serve};
 use crate::subscription::{CompletenessChanges, Subscription};
 use crate::wire::{ItemPage, WatchResponse};
 
@@ -96,23 +96,21 @@ impl<M: StreamItem> SeedView<M> {
         }
     }
 
-    /// The body of a Watch RPC. The extensions of the request say who calls.
+    /// The body of a Watch RPC.
     ///
     /// # Errors
-    /// As [`Streams::serve`].
+    /// UNAVAILABLE while the process drains.
     pub fn watch<R: WatchResponse<Item = M>>(
         &self,
-        streams: &Streams,
-        rpc: &'static str,
-        extensions: &Extensions,
         scope: pb::Scope,
         matches: impl Fn(&M::Key) -> bool + Send + 'static,
     ) -> Result<Responses<R>, Status> {
+        let (_, rpc) = R::PATH.rsplit_once('/').unwrap_or_default();
         let completeness = self.completeness_changes(scope);
         let subscription = Subscription::new(self.store(scope), matches, completeness);
         let mut sent_incomplete = false;
-        let encode = move |Message { position, event }: Message<M::Key, Arc<TimedItem<M>>>| {
-            match &event {
+        let encode = move |message: Message<M::Key, Arc<TimedItem<M>>>| {
+            match &message.event {
                 Event::SnapshotComplete { completeness, .. } => sent_incomplete = !completeness.complete,
                 // Followers must learn when this replica has all of its items, and a stream has one snapshot only.
                 Event::Heartbeat {
@@ -123,10 +121,11 @@ impl<M: StreamItem> SeedView<M> {
                 }
                 Event::Heartbeat { .. } | Event::Upsert(..) | Event::Removed(_) => {}
             }
-            let event = event.map(|report| trimmed(rpc, report.now()));
+            let Message { position, event } = TimedItem::message(message);
+            let event = event.map(|item| trimmed(rpc, item));
             Ok(R::encode(Message { position, event }))
         };
-        streams.serve(rpc, extensions, subscription, encode)
+        serve(rpc, self.draining.clone(), subscription, encode)
     }
 
     /// One item of the whole seed. If there is none, waits for the replicas that have not sent their items yet.

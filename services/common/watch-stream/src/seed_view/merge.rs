@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 use watchdog_proto::probe::v1::Verdict;
 use watchdog_runtime::service_builder::ServiceBuilder;
 
@@ -31,10 +32,10 @@ pub(super) struct Merge {
 impl SeedView<Verdict> {
     /// A view of the replica named `me`, which shares the seed with others, without any verdicts.
     #[must_use]
-    pub fn shared(me: Arc<str>) -> Self {
+    pub fn shared(me: Arc<str>, draining: CancellationToken) -> Self {
         Self {
             whole: StreamStore::new(),
-            ..Self::new(me)
+            ..Self::new(me, draining)
         }
     }
 
@@ -60,7 +61,7 @@ impl SeedView<Verdict> {
             peers,
             merge.clone(),
             base.readiness.clone(),
-            base.draining.clone(),
+            self.draining.clone(),
         );
         base.tasks.critical(Verdict::STREAM, async move {
             tokio::select! {
@@ -143,7 +144,7 @@ impl Merge {
             whole.remove(&shoot);
             return;
         };
-        whole.update(shoot, newest.set_at, |shown| {
+        whole.update(shoot, |shown| {
             if shown == Some(&newest) && !reports.renewal_is_due(now) {
                 return KeyUpdate::None;
             }

@@ -1,6 +1,5 @@
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
-use tonic::Extensions;
 use watchdog_client::failure::{Failure, Reason};
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event as PbEvent;
@@ -12,7 +11,7 @@ use super::merge::Merge;
 use super::*;
 use crate::client::{Received, Update};
 use crate::message::{COMPLETE, Completeness};
-use crate::stream::{Responses, Streams};
+use crate::stream::Responses;
 use crate::wire::{self, ItemPage};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,7 +28,7 @@ fn own_verdicts() -> OwnItems<String, &'static str, probe::Verdict> {
 
 /// The view of a replica `me` that knows the seed, with what it receives of the others.
 fn view() -> (SeedView<probe::Verdict>, Merge) {
-    let view = SeedView::shared("me".into());
+    let view = SeedView::shared("me".into(), CancellationToken::new());
     let peers = Merge {
         view: view.clone(),
         exists: Box::new(|shoot| shoot != "gone"),
@@ -64,8 +63,7 @@ fn set_own(view: &SeedView<probe::Verdict>, shoot: &str) {
         as_of: now,
         set_at: now,
     };
-    view.own
-        .update(shoot.to_owned(), now, |_| KeyUpdate::Changed(item));
+    view.own.update(shoot.to_owned(), |_| KeyUpdate::Changed(item));
 }
 
 fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Update<String, probe::Verdict> {
@@ -76,10 +74,7 @@ fn snapshot(shoots: &[&str], observer: &str, completeness: Completeness) -> Upda
 }
 
 fn open(view: &SeedView<probe::Verdict>, scope: pb::Scope) -> Responses<probe::WatchVerdictsResponse> {
-    let streams = Streams::new(CancellationToken::new());
-    let nobody = Extensions::default();
-    view.watch(&streams, "WatchVerdicts", &nobody, scope, |_| true)
-        .unwrap()
+    view.watch(scope, |_| true).unwrap()
 }
 
 async fn next(stream: &mut Responses<probe::WatchVerdictsResponse>) -> PbEvent {
@@ -132,8 +127,15 @@ async fn a_snapshot_waits_for_every_replica_that_is_known() {
     let (snapshot, ()) = tokio::join!(whole(&mut stream), report);
     assert_eq!(snapshot, (vec!["one".to_owned(), "two".to_owned()], COMPLETE));
     assert_eq!(began.elapsed(), 4 * SECOND);
-    peers.on_update(&b, Update::Upsert("two".to_owned(), verdict("two", "b")));
-    assert!(matches!(next(&mut stream).await, PbEvent::Upsert(verdict) if verdict.shoot == "two"));
+    let set_earlier = Received {
+        set_at: began + SECOND,
+        ..verdict("two", "b")
+    };
+    peers.on_update(&b, Update::Upsert("two".to_owned(), set_earlier));
+    let message = stream.next().await.unwrap().unwrap();
+    assert!(matches!(message.event, Some(PbEvent::Upsert(verdict)) if verdict.shoot == "two"));
+    let age = message.position.and_then(|position| position.item_age);
+    assert_eq!(forward(age.as_ref()), 3 * SECOND, "as old as its replica says");
 }
 
 #[tokio::test(start_paused = true)]
@@ -383,16 +385,16 @@ async fn a_handler_in_the_process_is_told_of_the_own_items() {
     // Reports of others do not reach it.
     peers.on_join(&"other".into());
     peers.on_update(&"other".into(), snapshot(&["theirs"], "other", COMPLETE));
-    let (told, stop) = (Arc::new(Told::default()), CancellationToken::new());
+    let told = Arc::new(Told::default());
     let play = async {
         tokio::time::sleep(SECOND).await;
         set_own(&view, "two");
         tokio::time::sleep(SECOND).await;
         view.own.remove(&"one".to_owned());
         tokio::time::sleep(SECOND).await;
-        stop.cancel();
+        view.draining.cancel();
     };
-    tokio::join!(view.follow_in_process(told.clone(), &stop), play);
+    tokio::join!(view.follow_in_process(told.clone()), play);
     let told = told.0.lock();
     assert_eq!(
         *told,

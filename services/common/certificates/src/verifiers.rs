@@ -1,22 +1,32 @@
-//! The TLS of a client towards servers that other clients, written in Go, also reach.
+//! Both sides of TLS judge each other by [`TrustStore`].
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::crypto::{CryptoProvider, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, OtherError, PeerMisbehaved, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, OtherError,
+    PeerMisbehaved, SignatureScheme,
 };
 use webpki::RawPublicKeyEntity;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use crate::chain::{Refusal, TrustStore};
+use crate::chain::{Purpose, Refusal, TrustStore};
 use crate::words::tls_error_in_words;
+
+/// The only crypto provider (ADR 0037). All configurations share one, because it is the larger part of each.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    PROVIDER.clone()
+}
 
 /// Why a client certificate and its key cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -58,23 +68,17 @@ impl fmt::Debug for ServerTrust {
     }
 }
 
-/// The configuration of a client that trusts these servers, by the rules of Go's crypto/x509.
+/// The configuration of a client that trusts these servers.
 ///
 /// # Errors
 /// When the client's certificate or key cannot be used; never shows what is in them.
 pub fn client_config(
-    provider: Arc<CryptoProvider>,
     trusted: impl Into<ServerTrust>,
     client: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
 ) -> Result<ClientConfig, ClientTlsError> {
-    let verifier = ServerVerifier {
-        trusted: trusted.into(),
-        algorithms: provider.signature_verification_algorithms,
-    };
-    let client = client
-        .map(|(chain, key)| certified_key(&provider, chain, key))
-        .transpose()?;
-    let builder = ClientConfig::builder_with_provider(provider)
+    let verifier = ServerVerifier(trusted.into());
+    let client = client.map(|(chain, key)| certified_key(chain, key)).transpose()?;
+    let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(ClientTlsError::Other)?
         .dangerous()
@@ -87,11 +91,10 @@ pub fn client_config(
 
 /// Of any certificate that can be read: what a server accepts is not for its client to judge.
 fn certified_key(
-    provider: &CryptoProvider,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<CertifiedKey, ClientTlsError> {
-    let key = provider
+    let key = provider()
         .key_provider
         .load_private_key(key)
         .map_err(ClientTlsError::Key)?;
@@ -107,12 +110,9 @@ fn certified_key(
     Ok(CertifiedKey::new(chain, key))
 }
 
-/// Judges servers by [`TrustStore`].
+/// Judges servers.
 #[derive(Debug)]
-struct ServerVerifier {
-    trusted: ServerTrust,
-    algorithms: WebPkiSupportedAlgorithms,
-}
+struct ServerVerifier(ServerTrust);
 
 impl ServerCertVerifier for ServerVerifier {
     fn verify_server_cert(
@@ -125,7 +125,7 @@ impl ServerCertVerifier for ServerVerifier {
     ) -> Result<ServerCertVerified, Error> {
         let refused = |refusal: Refusal| CertificateError::Other(OtherError(Arc::new(refusal)));
         let current;
-        let trusted = match &self.trusted {
+        let trusted = match &self.0 {
             ServerTrust::Authorities(trusted) => trusted,
             ServerTrust::Current(ask) => {
                 current = ask();
@@ -134,7 +134,7 @@ impl ServerCertVerifier for ServerVerifier {
             ServerTrust::Everybody => return Ok(ServerCertVerified::assertion()),
         };
         trusted
-            .judge(server, others, name, now, self.algorithms.all)
+            .judge(server, others, Purpose::Server(name), now)
             .map_err(refused)?;
         Ok(ServerCertVerified::assertion())
     }
@@ -145,21 +145,7 @@ impl ServerCertVerifier for ServerVerifier {
         server: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let spki = spki(server)?;
-        let key = RawPublicKeyEntity::try_from(&spki).map_err(|_| CertificateError::BadEncoding)?;
-        let mut mapping = self.algorithms.mapping.iter();
-        let (_, algorithms) = mapping
-            .find(|(scheme, _)| *scheme == signed.scheme)
-            .ok_or(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme)?;
-        // In TLS 1.2 the scheme does not say which curve the key is on.
-        let is_valid = |algorithm: &&_| {
-            key.verify_signature(*algorithm, message, signed.signature())
-                .is_ok()
-        };
-        match algorithms.iter().any(is_valid) {
-            true => Ok(HandshakeSignatureValid::assertion()),
-            false => Err(CertificateError::BadSignature.into()),
-        }
+        tls12_signature(message, server, signed)
     }
 
     fn verify_tls13_signature(
@@ -168,12 +154,97 @@ impl ServerCertVerifier for ServerVerifier {
         server: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature_with_raw_key(message, &spki(server)?, signed, &self.algorithms)
+        tls13_signature(message, server, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        provider().signature_verification_algorithms.supported_schemes()
     }
+}
+
+/// Judges callers by these authorities. One that shows no certificate is accepted only if `is_mandatory` is false.
+#[derive(Debug)]
+pub struct CallerVerifier {
+    /// The authorities that callers must be signed by.
+    pub trusted: Arc<TrustStore>,
+    /// Callers must show a certificate.
+    pub is_mandatory: bool,
+}
+
+impl ClientCertVerifier for CallerVerifier {
+    fn client_auth_mandatory(&self) -> bool {
+        self.is_mandatory
+    }
+
+    // Clients of ours have one certificate and need no hint.
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        // Its kind is what the caller learns; an error with a text of its own would tell it nothing.
+        let judged = self.trusted.judge(own, others, Purpose::Client, now);
+        judged.map_err(|refusal| refusal.kind)?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        tls12_signature(message, own, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        tls13_signature(message, own, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+fn tls12_signature(
+    message: &[u8],
+    certificate: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, Error> {
+    let spki = spki(certificate)?;
+    let key = RawPublicKeyEntity::try_from(&spki).map_err(|_| CertificateError::BadEncoding)?;
+    let mut mapping = provider().signature_verification_algorithms.mapping.iter();
+    let (_, algorithms) = mapping
+        .find(|(scheme, _)| *scheme == signed.scheme)
+        .ok_or(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme)?;
+    // In TLS 1.2 the scheme does not say which curve the key is on.
+    let is_valid = |algorithm: &&_| {
+        key.verify_signature(*algorithm, message, signed.signature())
+            .is_ok()
+    };
+    match algorithms.iter().any(is_valid) {
+        true => Ok(HandshakeSignatureValid::assertion()),
+        false => Err(CertificateError::BadSignature.into()),
+    }
+}
+
+fn tls13_signature(
+    message: &[u8],
+    certificate: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+) -> Result<HandshakeSignatureValid, Error> {
+    let algorithms = provider().signature_verification_algorithms;
+    verify_tls13_signature_with_raw_key(message, &spki(certificate)?, signed, &algorithms)
 }
 
 fn spki<'a>(certificate: &'a CertificateDer<'_>) -> Result<SubjectPublicKeyInfoDer<'a>, Error> {
