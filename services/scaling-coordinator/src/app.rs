@@ -128,13 +128,13 @@ pub fn start(
     base.tasks.critical("controller", controller.run());
 
     let leadership = replica.leadership().clone();
-    let (known, planned) = (inputs.clone(), inputs.clone());
+    let (known, planned, leads) = (inputs.clone(), inputs.clone(), leadership.clone());
     let api = ScalingApi {
         scaling: scaling_view(base, &leadership, reconciler.clone()),
         is_unknown: Box::new(move |shoot| known.is_unknown(shoot)),
         plan: Box::new(move |shoot, direction| planned.plan(shoot, direction)),
         streams: Streams::new(base.draining.clone()),
-        identity: base.identity.clone(),
+        leader: Box::new(move || leads.name_if_leading().to_owned()),
     };
     let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));

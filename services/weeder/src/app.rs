@@ -118,7 +118,7 @@ pub fn start(
         (state.services.clone(), state.weeders.clone())
     };
     let (observer, replica) = (base.identity.clone(), base.identity.clone());
-    let clock = state.clone();
+    let (clock, leads) = (state.clone(), leadership.clone());
     let api = WeederApi {
         readiness: view(base, &leadership, &services, move |key, state| {
             convert::readiness(key, state, &observer)
@@ -127,7 +127,7 @@ pub fn start(
             convert::weeder_message(key, weeder, &rules.borrow(), &replica, clock.now())
         }),
         streams: Streams::new(base.draining.clone()),
-        identity: base.identity.clone(),
+        leader: Box::new(move || leads.name_if_leading().to_owned()),
     };
     let api = WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     let dialer = base.peer_dialer(SERVICE);

@@ -1,7 +1,6 @@
 //! `gardener.watchdog.scaling.v1.ScalingService`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -26,8 +25,8 @@ pub struct ScalingApi {
     pub(crate) is_unknown: Box<dyn Fn(&str) -> bool + Send + Sync>,
     pub(crate) plan: PlanShoot,
     pub(crate) streams: Streams,
-    /// The name of this replica, which leads when it answers.
-    pub(crate) identity: Arc<str>,
+    /// The name of the leader; empty if this replica, which holds the Lease when it answers, must not act.
+    pub(crate) leader: Box<dyn Fn() -> String + Send + Sync>,
 }
 
 impl ScalingApi {
@@ -39,7 +38,7 @@ impl ScalingApi {
             is_unknown: Box::new(|_| false),
             plan: Box::new(|_, _| None),
             streams: Streams::new(CancellationToken::new()),
-            identity: "empty".into(),
+            leader: Box::new(String::new),
         }
     }
 
@@ -133,7 +132,7 @@ impl ScalingService for ScalingApi {
     ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
         let scope = scope(request.into_inner().scope)?;
         let mut summary = pb::SeedSummary {
-            leader: self.identity.to_string(),
+            leader: (self.leader)(),
             ..pb::SeedSummary::default()
         };
         // By the numbers of the enums.

@@ -1,7 +1,6 @@
 //! `gardener.watchdog.weeder.v1.WeederService`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -16,13 +15,12 @@ use watchdog_watch_stream::seed_view::{self, SeedView};
 use watchdog_watch_stream::stream::{Responses, Streams};
 
 /// The gRPC service of a replica.
-#[derive(Debug)]
 pub struct WeederApi {
     pub(crate) readiness: SeedView<pb::EndpointReadiness>,
     pub(crate) weeders: SeedView<pb::Weeder>,
     pub(crate) streams: Streams,
-    /// The name of this replica, which leads when it answers.
-    pub(crate) identity: Arc<str>,
+    /// The name of the leader; empty if this replica, which holds the Lease when it answers, must not act.
+    pub(crate) leader: Box<dyn Fn() -> String + Send + Sync>,
 }
 
 impl WeederApi {
@@ -33,7 +31,7 @@ impl WeederApi {
             readiness: SeedView::new("empty".into()),
             weeders: SeedView::new("empty".into()),
             streams: Streams::new(CancellationToken::new()),
-            identity: "empty".into(),
+            leader: Box::new(String::new),
         }
     }
 }
@@ -172,7 +170,7 @@ impl WeederService for WeederApi {
                 .into_iter()
                 .map(|(state, weeders)| pb::WeederStateCount { state, weeders })
                 .collect(),
-            leader: self.identity.to_string(),
+            leader: (self.leader)(),
         };
         Ok(Response::new(pb::GetSeedSummaryResponse {
             summary: Some(summary),

@@ -90,6 +90,36 @@ async fn a_drain_ends_within_2_s_whatever_a_write_or_the_seed_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_that_cannot_renew_its_lease_says_so_as_soon_as_it_must_not_act() {
+    let (leadership, mut election) = election();
+    lead(&mut election).await;
+    let readiness = election.config.readiness.clone();
+    assert!(leadership.is_leader() && readiness.blockers().is_empty());
+    tokio::time::advance(election.config.timing.renew_deadline).await;
+    election.show(election.now());
+    let [why] = &readiness.lines()[..] else {
+        panic!("{:?}", readiness.lines())
+    };
+    assert!(
+        why.starts_with("leader-election: the Lease garden/lease was not renewed in time"),
+        "{why}"
+    );
+    // The renewal that was under way succeeds after all, or somebody else leads.
+    for holder in ["me", "b"] {
+        let lease = match holder {
+            "me" => election.candidate.claim("lease", Timestamp::UNIX_EPOCH),
+            other => held_by(&election, "2", other, 4),
+        };
+        election.sent = election.now();
+        election.on_answer(Ok(Some(lease)));
+        election.show(election.now());
+        assert_eq!(readiness.lines(), [""; 0], "{holder}");
+        tokio::time::advance(election.config.timing.renew_deadline).await;
+        election.show(election.now());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_stops_acting_when_the_version_that_it_replaces_is_gone_and_acts_on_when_a_server_fails() {
     for (code, failing) in [(409, false), (404, false), (503, true)] {
         let (leadership, mut election) = election();
