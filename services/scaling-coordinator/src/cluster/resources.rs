@@ -42,7 +42,8 @@ pub(crate) struct Resources {
 struct WatchedResource {
     /// As it was configured last.
     dependent: DependentResource,
-    dropped_at: Option<Instant>,
+    /// When it was dropped from the configuration.
+    dropped_at: watch::Sender<Option<Instant>>,
     /// Stops its watch.
     stop: CancellationToken,
     kind: ServedKind,
@@ -75,7 +76,7 @@ impl Resources {
         }
     }
 
-    /// Changes when it becomes known how the API server serves a resource, and when a resource is removed.
+    /// Changes when it becomes known how the API server serves a resource, and when the configuration changes.
     pub(crate) fn served_changes(&self) -> watch::Receiver<()> {
         self.served_changes.subscribe()
     }
@@ -90,10 +91,13 @@ impl Resources {
         }
     }
 
-    /// From now on the API server is known to serve a kind like this. Its objects are listed anew.
+    /// From now on the API server is known to serve a kind like this. If that is news, its objects are listed anew.
     pub(crate) fn set_kind(&self, reference: &ResourceRef, kind: ServedKind) {
         let is_served = kind.is_ok();
         self.change(reference, |watched| {
+            if watched.kind == kind {
+                return;
+            }
             watched.objects.unlist();
             if kind == Err(Observed::Absent) {
                 watched.objects.clear();
@@ -204,10 +208,11 @@ impl Resources {
         self.of(reference, |watched| watched.kind.clone())
     }
 
-    /// How the API server serves each of the resources for which that is known.
+    /// How the API server serves each of the configured resources for which that is known.
     pub(crate) fn all_served(&self) -> Vec<(ResourceRef, ApiResource)> {
         let all = self.watched.read();
-        let served = all.iter().filter_map(|(reference, watched)| {
+        let configured = all.iter().filter(|(_, watched)| !watched.is_dropped());
+        let served = configured.filter_map(|(reference, watched)| {
             let served = watched.kind.as_ref().ok()?;
             Some((reference.clone(), served.clone()))
         });
@@ -241,6 +246,10 @@ impl WatchedResource {
             }
             Ok(_) => Self::not_listed(),
         }
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.dropped_at.borrow().is_some()
     }
 
     fn is_listed(&self) -> bool {

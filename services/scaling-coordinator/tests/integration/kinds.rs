@@ -7,7 +7,7 @@ use watchdog_sandbox::resource::{ResourceKey, ResourceType, ScalePaths, keys};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, resource, state_of};
-use crate::seed::{PROTECTED, RECORDED, Seed};
+use crate::seed::{IGNORE, PROTECTED, RECORDED, Seed};
 use crate::{SHOOT, eventually};
 
 const CONFIG: &str = "
@@ -144,6 +144,21 @@ async fn any_kind_with_a_scale_sub_resource_works() {
     status(&seed, &ENGINES, "engine", json!({ "size": 1 }));
     let up = coordinator.until_settled(SHOOT, Direction::Up).await;
     assert!(!up.meltdown_protection_active);
+
+    // A write of its status is no work. The annotation shows when that write has arrived.
+    let before = seed.api.counters().requests;
+    for size in [2, 1] {
+        status(&seed, &ENGINES, "engine", json!({ "size": size }));
+    }
+    seed.modify(&ENGINES, SHOOT, "engine", |object| {
+        object["metadata"]["annotations"][IGNORE] = "true".into();
+    });
+    coordinator
+        .until_state(SHOOT, "engine", ResourceState::Ignored)
+        .await;
+    let mut requests = seed.api.audit_since(before).into_iter();
+    let read = requests.find(|entry| entry.verb == "get" && entry.path.contains("/engines/"));
+    assert_eq!(read.map(|entry| entry.path), None);
 }
 
 #[tokio::test]

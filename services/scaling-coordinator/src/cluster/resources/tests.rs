@@ -15,7 +15,7 @@ impl Resources {
     pub(crate) fn add(&self, reference: &ResourceRef) {
         let watched = WatchedResource {
             dependent: dependent("kcm", 0, 0),
-            dropped_at: None,
+            dropped_at: watch::Sender::new(None),
             stop: CancellationToken::new(),
             kind: Ok(ApiResource::from_gvk(&GroupVersionKind::gvk(
                 "apps",
@@ -167,6 +167,7 @@ fn what_the_rules_read() {
         resource_version: "1".into(),
         replicas: Some(3),
         ready: 2,
+        outdated: false,
         current: false,
         recorded: RecordedReplicas::Count(3),
         protected: true,
@@ -214,13 +215,21 @@ fn replicas_come_from_the_scale_of_the_same_version() {
         (replicas(&observed), observed.seen().unwrap().ready),
         (Some(3), 2)
     );
+    // A write of its status.
     resources.applied(&proxy(), &sized("2"), None);
+    let observed = resources.observed(&proxy(), "shoot--a");
+    let seen = observed.seen().unwrap();
+    assert_eq!((seen.replicas, seen.ready, seen.outdated), (Some(3), 2, true));
+    // A write of its specification.
+    let mut other_spec = sized("3");
+    other_spec.metadata.generation = Some(3);
+    resources.applied(&proxy(), &other_spec, None);
     assert_eq!(
         replicas(&resources.observed(&proxy(), "shoot--a")),
         None,
         "it may have changed since"
     );
-    assert_eq!(read("2", json!({ "replicas": 3 })), None, "of another version");
+    assert_eq!(read("4", json!({ "replicas": 3 })), None, "of another version");
 }
 
 /// Of a kind that may show nothing but its scale sub-resource.
