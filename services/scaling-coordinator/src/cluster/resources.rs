@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::prober::{DependentResource, ProberConfig, ResourceRef};
+use watchdog_api::prober::{DependentResource, ResourceRef};
 use watchdog_api::workload::Workload;
 use watchdog_kube::watch::Change;
 
@@ -30,6 +30,9 @@ use crate::domain::observed::{Dependent, Observed};
 pub(crate) struct Resources {
     signals: IndexSignals,
     watched: RwLock<BTreeMap<ResourceRef, WatchedResource>>,
+    /// Those in the configuration file, in its order, and then the dropped ones that are still watched, as they were
+    /// configured last.
+    configured: RwLock<Arc<Vec<DependentResource>>>,
     served_changes: watch::Sender<()>,
     predecessor: Option<&'static str>,
     /// All resources count as dropped from the configuration, and all shoots as protected and healthy: what is held
@@ -40,8 +43,6 @@ pub(crate) struct Resources {
 /// A resource that is configured, or was and may still be held down.
 #[derive(Debug)]
 struct WatchedResource {
-    /// As it was configured last.
-    dependent: DependentResource,
     /// When it was dropped from the configuration.
     dropped_at: watch::Sender<Option<Instant>>,
     /// Stops its watch.
@@ -51,10 +52,11 @@ struct WatchedResource {
 }
 
 impl Resources {
-    pub(crate) fn new(signals: IndexSignals) -> Self {
+    pub(crate) fn new(signals: IndexSignals, configured: &[DependentResource]) -> Self {
         Self {
             signals,
             watched: RwLock::default(),
+            configured: RwLock::new(Arc::new(configured.to_vec())),
             served_changes: watch::Sender::new(()),
             predecessor: None,
             restores_only: false,
@@ -185,10 +187,19 @@ impl Resources {
         observed.unwrap_or_else(WatchedResource::not_listed)
     }
 
-    /// The configured resources of a shoot, as far as is known without a read.
-    pub(crate) fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
-        let dependents = config.dependent_resource_infos.iter();
-        dependents
+    /// The configured resources, and those that were dropped and must still be restored.
+    pub(crate) fn configured(&self) -> Arc<Vec<DependentResource>> {
+        self.configured.read().clone()
+    }
+
+    /// These resources of a shoot, as far as is known without a read.
+    pub(crate) fn dependents<'a>(
+        &self,
+        configured: &'a [DependentResource],
+        shoot: &str,
+    ) -> Vec<Dependent<'a>> {
+        configured
+            .iter()
             .map(|config| Dependent {
                 config,
                 dropped: self.is_dropped(&config.reference),

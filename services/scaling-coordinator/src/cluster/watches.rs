@@ -15,7 +15,6 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
 use watchdog_kube::watch::{Change, Watch, WatchEnd};
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::kinds;
@@ -37,13 +36,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The longest pause before a seed is asked again that did not answer.
 const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Watches the resources that the configuration file names, one watch each, and applies its changes. Sends the
-/// configuration in force, with the dropped resources that must still be restored, to `in_force`.
+/// Watches the resources that the configuration file names, one watch each, and applies its changes.
 pub(crate) async fn resources(
     seed: kube::Client,
     resources: Arc<Resources>,
     mut file: watch::Receiver<Arc<ProberConfig>>,
-    in_force: watch::Sender<Arc<ProberConfig>>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -53,7 +50,6 @@ pub(crate) async fn resources(
         let config = file.borrow_and_update().clone();
         let new = resources.configure(now, &config, &stop);
         resources.unwatch(now);
-        publish_if_changed(&in_force, &resources.in_force(&config));
         for new in new {
             // A span of a lower level would be left out, with its field, where only warnings are logged.
             let span = tracing::error_span!("watch", resource = %new.reference);

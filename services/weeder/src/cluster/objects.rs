@@ -206,7 +206,7 @@ fn metadata(object: &Subset) -> ObjectMeta {
 /// A field of an object.
 pub(crate) trait KeptField: DeserializeOwned + Default {
     const NAME: &'static str;
-    /// What is kept of it.
+    /// Its parts that are kept.
     const KEEP: Keep;
     const OBJECT: Keep = Keep::Fields(&[("metadata", METADATA), (Self::NAME, Self::KEEP)]);
 }

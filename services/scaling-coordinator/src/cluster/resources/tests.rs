@@ -8,13 +8,11 @@ use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 
 use super::*;
 use crate::domain::observed::ObservedResource;
-use crate::domain::testing::dependent;
 
 impl Resources {
     /// Watches a resource that nobody asks the API server for.
     pub(crate) fn add(&self, reference: &ResourceRef) {
         let watched = WatchedResource {
-            dependent: dependent("kcm", 0, 0),
             dropped_at: watch::Sender::new(None),
             stop: CancellationToken::new(),
             kind: Ok(ApiResource::from_gvk(&GroupVersionKind::gvk(
@@ -47,7 +45,7 @@ fn kcm() -> ResourceRef {
 
 fn listed() -> (Resources, Arc<WorkQueue>) {
     let signals = IndexSignals::default();
-    let resources = Resources::new(signals.clone());
+    let resources = Resources::new(signals.clone(), &[]);
     resources.add(&kcm());
     (resources, signals.work_queue)
 }
@@ -62,7 +60,7 @@ fn proxy() -> ResourceRef {
 }
 
 fn listed_kind(reference: &ResourceRef) -> Resources {
-    let resources = Resources::new(IndexSignals::default());
+    let resources = Resources::new(IndexSignals::default(), &[]);
     resources.add(reference);
     resources.take_in(reference, Change::Synced(BTreeSet::new()));
     resources
@@ -241,7 +239,8 @@ fn pods_count_as_ready_until_an_object_shows_how_many_are() {
         observed.seen().map(|seen| (seen.replicas, seen.ready))
     };
     let applied = |version: &str, spec: i32, status: Value| {
-        let object = workload(version, json!({ "replicas": spec }), status);
+        let mut object = workload(version, json!({ "replicas": spec }), status);
+        object.metadata.generation = Some(spec.into());
         resources.applied(&proxy(), &object, None);
         seen("shoot--a").unwrap()
     };
