@@ -113,11 +113,13 @@ pub fn start(
         PermissionGrantor::Gardenlet => Some(EXISTING_WATCHDOG_FIELD_MANAGER),
         PermissionGrantor::Chart => None,
     };
-    let resources = |signals| Resources::new(signals).in_place_of(predecessor);
+    let rules = base.follow(config.file);
+    let resources =
+        |signals| Resources::new(signals, &rules.borrow().dependent_resource_infos).in_place_of(predecessor);
     let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, resources);
-    let in_force = spawn_watches(base, replica, &indexes, base.follow(config.file));
+    spawn_watches(base, replica, &indexes, rules.clone());
     let on_cluster_change = indexes.on_cluster_change();
-    let inputs = indexes.inputs(in_force, replica.leadership().clone(), config.args.mode);
+    let inputs = indexes.inputs(replica.leadership().clone(), config.args.mode);
     observe(base, lease_probes, Observers(inputs.verdicts.clone()));
     let reconciler = Arc::new(Reconciler {
         observe_events: config.args.observe_events,
@@ -127,12 +129,12 @@ pub fn start(
     base.tasks.critical("controller", controller.run());
 
     let leadership = replica.leadership().clone();
-    let (known, planned) = (inputs.clone(), inputs.clone());
+    let (known, planned, leads) = (inputs.clone(), inputs.clone(), leadership.clone());
     let api = ScalingApi {
         scaling: scaling_view(base, &leadership, reconciler.clone()),
         is_unknown: Box::new(move |shoot| known.is_unknown(shoot)),
         plan: Box::new(move |shoot, direction| planned.plan(shoot, direction)),
-        identity: base.identity.clone(),
+        leader: Box::new(move || leads.name_if_leading().to_owned()),
     };
     let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
@@ -146,13 +148,13 @@ fn named(addresses: &[String]) -> watch::Receiver<Members> {
     watch::Sender::new(named.clone().zip(named).collect::<Members>()).subscribe()
 }
 
-/// Watches the seed except its Clusters, and checks the permissions for all of it. Returns the configuration in force.
+/// Watches the seed except its Clusters, and checks the permissions for all of it.
 fn spawn_watches(
     base: &ServiceBuilder,
     replica: &Replica<Leadership>,
     indexes: &Indexes,
     rules: watch::Receiver<Arc<ProberConfig>>,
-) -> watch::Receiver<Arc<ProberConfig>> {
+) {
     let (resources, granted_by) = (indexes.resources.clone(), replica.granted_by);
     let (of_replica, served) = (replica.permissions.clone(), resources.served_changes());
     let needed = move || {
@@ -163,7 +165,7 @@ fn spawn_watches(
     let (seed, readiness) = (replica.seed.clone(), base.readiness.clone());
     let check = preflight(seed, readiness, needed, served, base.draining.clone());
     base.tasks.critical("permissions", check);
-    indexes.follow(rules)
+    indexes.follow(rules);
 }
 
 /// The scaling states of the seed. Only the leader is asked.
@@ -234,31 +236,21 @@ impl Indexes {
         Box::new(move |change| clusters.take_in(change))
     }
 
-    /// Starts the watches of the resources. Returns the configuration in force: the file, and what was dropped from it
-    /// and must still be restored.
-    fn follow(&self, rules: watch::Receiver<Arc<ProberConfig>>) -> watch::Receiver<Arc<ProberConfig>> {
-        let in_force = watch::Sender::new(rules.borrow().clone());
+    /// Starts the watches of the resources.
+    fn follow(&self, rules: watch::Receiver<Arc<ProberConfig>>) {
         let follow = watches::resources(
             self.seed.clone(),
             self.resources.clone(),
             rules,
-            in_force.clone(),
             self.readiness.clone(),
             self.tasks.draining(),
         );
         self.tasks.critical("resources", follow);
-        in_force.subscribe()
     }
 
-    fn inputs(
-        &self,
-        config: watch::Receiver<Arc<ProberConfig>>,
-        leadership: Leadership,
-        mode_of_seed: Mode,
-    ) -> Arc<DecisionInputs> {
-        self.wake_all_on_changes(config.clone(), &leadership);
+    fn inputs(&self, leadership: Leadership, mode_of_seed: Mode) -> Arc<DecisionInputs> {
+        self.wake_all_on_changes(&leadership);
         Arc::new(DecisionInputs {
-            config,
             verdicts: Arc::new(VerdictTable::new(
                 self.signals.work_queue.clone(),
                 self.readiness.clone(),
@@ -294,8 +286,8 @@ impl Indexes {
         }
     }
 
-    /// Reconciles every shoot whenever something changes that concerns all of them.
-    fn wake_all_on_changes(&self, mut config: watch::Receiver<Arc<ProberConfig>>, leadership: &Leadership) {
+    /// Reconciles every shoot whenever the leadership changes.
+    fn wake_all_on_changes(&self, leadership: &Leadership) {
         let (mut leads, mut leader) = (leadership.subscribe(), leadership.leader());
         let (work_queue, stop) = (self.signals.work_queue.clone(), self.tasks.draining());
         self.tasks.critical("changes", async move {
@@ -303,7 +295,6 @@ impl Indexes {
                 // The senders live as long as the process.
                 tokio::select! {
                     () = stop.cancelled() => return Ok(()),
-                    Ok(()) = config.changed() => {}
                     Ok(()) = leads.changed() => {}
                     Ok(()) = leader.changed() => {}
                 }

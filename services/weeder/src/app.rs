@@ -117,7 +117,7 @@ pub fn start(
         (state.services.clone(), state.weeders.clone())
     };
     let (observer, replica) = (base.identity.clone(), base.identity.clone());
-    let clock = state.clone();
+    let (clock, leads) = (state.clone(), leadership.clone());
     let api = WeederApi {
         readiness: view(base, &leadership, &services, move |key, state| {
             convert::readiness(key, state, &observer)
@@ -125,7 +125,7 @@ pub fn start(
         weeders: view(base, &leadership, &weeders, move |key, weeder| {
             convert::weeder_message(key, weeder, &rules.borrow(), &replica, clock.now())
         }),
-        identity: base.identity.clone(),
+        leader: Box::new(move || leads.name_if_leading().to_owned()),
     };
     let api = WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
     let dialer = base.peer_dialer(SERVICE);

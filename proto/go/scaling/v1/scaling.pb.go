@@ -2142,7 +2142,7 @@ type SeedSummary struct {
 	MeltdownProtectionActive uint32 `protobuf:"varint,6,opt,name=meltdown_protection_active,json=meltdownProtectionActive,proto3" json:"meltdown_protection_active,omitempty"`
 	// Number of shoots with a current incident.
 	Incidents uint32 `protobuf:"varint,7,opt,name=incidents,proto3" json:"incidents,omitempty"`
-	// Name of the leader.
+	// Name of the leader; empty while the replica that answers must not act because it could not renew its Lease in time.
 	Leader string `protobuf:"bytes,8,opt,name=leader,proto3" json:"leader,omitempty"`
 }
 

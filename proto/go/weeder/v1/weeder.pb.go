@@ -1930,7 +1930,7 @@ type SeedSummary struct {
 	Readiness []*ReadinessCount `protobuf:"bytes,2,rep,name=readiness,proto3" json:"readiness,omitempty"`
 	// Weeders by state.
 	Weeders []*WeederStateCount `protobuf:"bytes,3,rep,name=weeders,proto3" json:"weeders,omitempty"`
-	// Name of the leader.
+	// Name of the leader; empty while the replica that answers must not act because it could not renew its Lease in time.
 	Leader string `protobuf:"bytes,4,opt,name=leader,proto3" json:"leader,omitempty"`
 }
 

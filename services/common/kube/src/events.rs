@@ -3,10 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::readiness::Readiness;
 
@@ -21,9 +24,13 @@ const QUEUE: usize = 4096;
 /// thousands of ordinary Events of an incident must neither push them out nor delay them.
 const WARNINGS: usize = 1024;
 
-/// How long waiting Events are published after the process is asked to stop: a healthy API server takes a thousand in
-/// that time. Far below the grace of the drain, because a server that does not answer must not hold it up.
+/// How long waiting Events are published after the process is asked to stop. Far below the grace of the drain, because
+/// a server that does not answer must not hold it up.
 const LAST_EVENTS: Duration = Duration::from_secs(5);
+
+/// Events that are published at one time after the process is asked to stop. So an API server that takes 20 ms for each
+/// gets all that can be waiting in [`LAST_EVENTS`]; before that, one at a time is enough.
+const LAST_AT_ONCE: usize = 32;
 
 /// Name of the publisher in /readyz and in metrics.
 const LOOP: &str = "events";
@@ -146,11 +153,11 @@ pub fn recorder(
         controller: controller.to_owned(),
         instance: Some(identity.to_owned()),
     };
-    let mut publisher = Publisher {
+    let publisher = Publisher {
         client,
         reporter,
         readiness,
-        recorders: HashMap::new(),
+        recorders: Mutex::default(),
     };
     let task = async move {
         loop {
@@ -164,11 +171,19 @@ pub fn recorder(
             publisher.publish(notice).await;
         }
         let end = Instant::now() + LAST_EVENTS;
-        let mut dropped = 0;
-        while let Ok(Some(notice)) = timeout_at(end, waiting.next()).await {
-            dropped += u64::from(timeout_at(end, publisher.publish(notice)).await.is_err());
+        let mut publishing = FuturesUnordered::new();
+        let mut is_open = true;
+        while is_open || !publishing.is_empty() {
+            tokio::select! {
+                () = sleep_until(end) => break,
+                Some(()) = publishing.next() => {}
+                notice = waiting.next(), if is_open && publishing.len() < LAST_AT_ONCE => match notice {
+                    Some(notice) => publishing.push(publisher.publish(notice)),
+                    None => is_open = false,
+                },
+            }
         }
-        dropped += waiting.close();
+        let dropped = waiting.close() + publishing.len() as u64;
         if dropped > 0 {
             EVENTS.handle(EventResult::Dropped).increment(dropped);
             tracing::warn!(
@@ -193,11 +208,11 @@ struct Publisher {
     readiness: Readiness,
     /// By note, with the time of the last use: kube's recorder takes two Events for the same whatever their notes say,
     /// and goes on showing the first one.
-    recorders: HashMap<String, (Recorder, Instant)>,
+    recorders: Mutex<HashMap<String, (Recorder, Instant)>>,
 }
 
 impl Publisher {
-    async fn publish(&mut self, notice: Notice) {
+    async fn publish(&self, notice: Notice) {
         let note: String = notice.note.chars().take(1000).collect();
         let event = Event {
             type_: if notice.warning {
@@ -210,18 +225,12 @@ impl Publisher {
             action: notice.action.to_owned(),
             secondary: None,
         };
-        let now = Instant::now();
-        self.recorders.retain(|_, (_, used)| now < *used + SERIES_LIMIT);
-        if self.recorders.len() >= MAX_NOTES {
-            self.recorders.clear();
-        }
-        let fresh = || (Recorder::new(self.client.clone(), self.reporter.clone()), now);
-        let (recorder, used) = self.recorders.entry(note).or_insert_with(&fresh);
-        *used = now;
+        let recorder = self.recorder(&note);
         let mut published = request(recorder.publish(&event, &notice.about)).await;
         if published.as_ref().is_err_and(RequestError::is_not_found) {
             // The Event that this would repeat is gone: deleted, or lost with an etcd that was restored from a backup.
-            *recorder = fresh().0;
+            self.recorders.lock().remove(&note);
+            let recorder = self.recorder(&note);
             published = request(recorder.publish(&event, &notice.about)).await;
         }
         let result = match published {
@@ -238,5 +247,19 @@ impl Publisher {
             }
         };
         EVENTS.inc(result);
+    }
+
+    /// The recorder of a note.
+    fn recorder(&self, note: &str) -> Recorder {
+        let now = Instant::now();
+        let mut recorders = self.recorders.lock();
+        recorders.retain(|_, (_, used)| now < *used + SERIES_LIMIT);
+        if recorders.len() >= MAX_NOTES {
+            recorders.clear();
+        }
+        let fresh = || (Recorder::new(self.client.clone(), self.reporter.clone()), now);
+        let (recorder, used) = recorders.entry(note.to_owned()).or_insert_with(fresh);
+        *used = now;
+        recorder.clone()
     }
 }

@@ -177,3 +177,19 @@ async fn a_server_that_does_not_answer_does_not_hold_up_the_end_and_what_is_lost
     let line = "watchdog_kubernetes_events_total{result=\"dropped\"} 4";
     assert!(text.contains(line), "{text}");
 }
+
+/// One at a time they would take eight times as long as the drain waits for them.
+#[tokio::test]
+async fn hundreds_of_events_that_wait_when_the_process_stops_are_published() {
+    const WAITING: usize = 400;
+    let stop = CancellationToken::new();
+    let (api, sink, publish) = start(stop.clone()).await;
+    api.inject(Fault::always(FaultAction::Delay { millis: 100 }).verb("create"));
+    for number in 0..WAITING {
+        sink.publish(notice(&number.to_string()));
+    }
+    drop(sink);
+    stop.cancel();
+    tokio::time::timeout(BOUND, publish).await.unwrap().unwrap();
+    assert_eq!(published(&api).len(), WAITING);
+}

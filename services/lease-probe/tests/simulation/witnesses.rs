@@ -31,7 +31,7 @@ pub(crate) fn outcome(of: &lease_probe::domain::outcome::Outcome) -> ReportedOut
         Probed::LeasesExpired => ReportedOutcome::LeasesExpired,
         Probed::ExternalUnreachable => ReportedOutcome::ExternalUnreachable,
         Probed::Pending => ReportedOutcome::Pending,
-        _ => ReportedOutcome::Inconclusive,
+        _ => ReportedOutcome::Undecided("INCONCLUSIVE"),
     }
 }
 

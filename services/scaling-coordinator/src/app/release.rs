@@ -101,17 +101,19 @@ impl SeedRelease {
         let (seed, options) = (&self.seed, &self.options);
         let deadline = Instant::now() + options.timeout;
         let readiness = Readiness::default();
-        let resources = |signals| Resources::new(signals).restoring_only();
+        let resources = |signals| {
+            let configured = &self.rules.borrow().dependent_resource_infos;
+            Resources::new(signals, configured).restoring_only()
+        };
         let indexes = Indexes::new(seed, &readiness, tasks, resources);
         let releaser = Releaser {
             clusters: indexes.clusters.clone(),
             resources: indexes.resources.clone(),
-            config: self.rules.borrow().clone(),
         };
         let clusters = vec![indexes.on_cluster_change()];
         let clusters = seed_watches::clusters(seed.clone(), readiness.clone(), tasks.draining(), clusters);
         tasks.critical("clusters", clusters);
-        let in_force = indexes.follow(self.rules.clone());
+        indexes.follow(self.rules.clone());
         timeout_at(deadline, releaser.listed()).await.with_context(|| {
             options.not_in_time("the Clusters and the resources were not listed", &readiness)
         })?;
@@ -136,7 +138,7 @@ impl SeedRelease {
                 options.not_in_time(&what, &readiness)
             })??;
         let before = releaser.held();
-        let inputs = indexes.inputs(in_force, leadership, Mode::Protect);
+        let inputs = indexes.inputs(leadership, Mode::Protect);
         let reconciler = indexes.reconciler(inputs, PermissionGrantor::Chart, self.request_rate);
         let states = reconciler.states.clone();
         let controller = Controller::new(Arc::new(reconciler), indexes.signals);

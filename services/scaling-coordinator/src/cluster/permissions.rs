@@ -47,7 +47,7 @@ mod tests {
             kind: kind.into(),
             name: "one".into(),
         };
-        let resources = Resources::new(IndexSignals::default());
+        let resources = Resources::new(IndexSignals::default(), &[]);
         resources.add(&reference);
         let served = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, "v1", kind), plural);
         resources.set_kind(&reference, Ok(served));

@@ -17,7 +17,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::prober::{DependentResource, ProberConfig, ResourceRef};
+use watchdog_api::prober::{DependentResource, ResourceRef};
 use watchdog_api::workload::Workload;
 use watchdog_kube::watch::Change;
 
@@ -30,6 +30,9 @@ use crate::domain::observed::{Dependent, Observed};
 pub(crate) struct Resources {
     signals: IndexSignals,
     watched: RwLock<BTreeMap<ResourceRef, WatchedResource>>,
+    /// Those in the configuration file, in its order, and then the dropped ones that are still watched, as they were
+    /// configured last.
+    configured: RwLock<Arc<Vec<DependentResource>>>,
     served_changes: watch::Sender<()>,
     predecessor: Option<&'static str>,
     /// All resources count as dropped from the configuration, and all shoots as protected and healthy: what is held
@@ -40,9 +43,8 @@ pub(crate) struct Resources {
 /// A resource that is configured, or was and may still be held down.
 #[derive(Debug)]
 struct WatchedResource {
-    /// As it was configured last.
-    dependent: DependentResource,
-    dropped_at: Option<Instant>,
+    /// When it was dropped from the configuration.
+    dropped_at: watch::Sender<Option<Instant>>,
     /// Stops its watch.
     stop: CancellationToken,
     kind: ServedKind,
@@ -50,10 +52,11 @@ struct WatchedResource {
 }
 
 impl Resources {
-    pub(crate) fn new(signals: IndexSignals) -> Self {
+    pub(crate) fn new(signals: IndexSignals, configured: &[DependentResource]) -> Self {
         Self {
             signals,
             watched: RwLock::default(),
+            configured: RwLock::new(Arc::new(configured.to_vec())),
             served_changes: watch::Sender::new(()),
             predecessor: None,
             restores_only: false,
@@ -75,7 +78,7 @@ impl Resources {
         }
     }
 
-    /// Changes when it becomes known how the API server serves a resource, and when a resource is removed.
+    /// Changes when it becomes known how the API server serves a resource, and when the configuration changes.
     pub(crate) fn served_changes(&self) -> watch::Receiver<()> {
         self.served_changes.subscribe()
     }
@@ -90,10 +93,13 @@ impl Resources {
         }
     }
 
-    /// From now on the API server is known to serve a kind like this. Its objects are listed anew.
+    /// From now on the API server is known to serve a kind like this. If that is news, its objects are listed anew.
     pub(crate) fn set_kind(&self, reference: &ResourceRef, kind: ServedKind) {
         let is_served = kind.is_ok();
         self.change(reference, |watched| {
+            if watched.kind == kind {
+                return;
+            }
             watched.objects.unlist();
             if kind == Err(Observed::Absent) {
                 watched.objects.clear();
@@ -181,10 +187,19 @@ impl Resources {
         observed.unwrap_or_else(WatchedResource::not_listed)
     }
 
-    /// The configured resources of a shoot, as far as is known without a read.
-    pub(crate) fn dependents<'a>(&self, config: &'a ProberConfig, shoot: &str) -> Vec<Dependent<'a>> {
-        let dependents = config.dependent_resource_infos.iter();
-        dependents
+    /// The configured resources, and those that were dropped and must still be restored.
+    pub(crate) fn configured(&self) -> Arc<Vec<DependentResource>> {
+        self.configured.read().clone()
+    }
+
+    /// These resources of a shoot, as far as is known without a read.
+    pub(crate) fn dependents<'a>(
+        &self,
+        configured: &'a [DependentResource],
+        shoot: &str,
+    ) -> Vec<Dependent<'a>> {
+        configured
+            .iter()
             .map(|config| Dependent {
                 config,
                 dropped: self.is_dropped(&config.reference),
@@ -204,10 +219,11 @@ impl Resources {
         self.of(reference, |watched| watched.kind.clone())
     }
 
-    /// How the API server serves each of the resources for which that is known.
+    /// How the API server serves each of the configured resources for which that is known.
     pub(crate) fn all_served(&self) -> Vec<(ResourceRef, ApiResource)> {
         let all = self.watched.read();
-        let served = all.iter().filter_map(|(reference, watched)| {
+        let configured = all.iter().filter(|(_, watched)| !watched.is_dropped());
+        let served = configured.filter_map(|(reference, watched)| {
             let served = watched.kind.as_ref().ok()?;
             Some((reference.clone(), served.clone()))
         });
@@ -241,6 +257,10 @@ impl WatchedResource {
             }
             Ok(_) => Self::not_listed(),
         }
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.dropped_at.borrow().is_some()
     }
 
     fn is_listed(&self) -> bool {

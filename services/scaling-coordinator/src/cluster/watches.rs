@@ -15,11 +15,11 @@ use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
 use watchdog_kube::watch::{Change, Watch, WatchEnd};
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::publish::publish_if_changed;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::kinds;
 use super::resources::Resources;
+use super::resources::dropped::NewWatch;
 use crate::domain::observed::Observed;
 
 /// The interval at which the index is checked for dropped resources that are still held down.
@@ -36,13 +36,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// The longest pause before a seed is asked again that did not answer.
 const LONGEST_OUTAGE_PAUSE: Duration = Duration::from_secs(5);
 
-/// Watches the resources that the configuration file names, one watch each, and applies its changes. Sends the
-/// configuration in force, with the dropped resources that must still be restored, to `in_force`.
+/// Watches the resources that the configuration file names, one watch each, and applies its changes.
 pub(crate) async fn resources(
     seed: kube::Client,
     resources: Arc<Resources>,
     mut file: watch::Receiver<Arc<ProberConfig>>,
-    in_force: watch::Sender<Arc<ProberConfig>>,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
@@ -52,22 +50,11 @@ pub(crate) async fn resources(
         let config = file.borrow_and_update().clone();
         let new = resources.configure(now, &config, &stop);
         resources.unwatch(now);
-        publish_if_changed(&in_force, &resources.in_force(&config));
-        for (reference, stop_one) in new {
-            let follow = ResourceWatch {
-                seed: seed.clone(),
-                resources: resources.clone(),
-                reference,
-                readiness: readiness.clone(),
-            };
+        for new in new {
             // A span of a lower level would be left out, with its field, where only warnings are logged.
-            let span = tracing::error_span!("watch", resource = %follow.reference);
-            let run = async move {
-                let ended = follow.run(stop_one).await;
-                follow.readiness.recovered(name(&follow.reference));
-                ended
-            };
-            tasks.spawn(run.instrument(span));
+            let span = tracing::error_span!("watch", resource = %new.reference);
+            let follow = follow(seed.clone(), resources.clone(), new, readiness.clone());
+            tasks.spawn(follow.instrument(span));
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -90,6 +77,43 @@ fn pause(backoff: &mut Backoff, failed: bool) -> Duration {
     }
 }
 
+/// Watches a resource until it is no longer needed. While it is configured, the watch blocks readiness until it has
+/// listed the resource and whenever the seed refuses access. It begins anew when the resource is dropped from the
+/// configuration: then the permissions may be gone too, and all other resources still work.
+async fn follow(
+    seed: kube::Client,
+    resources: Arc<Resources>,
+    new: NewWatch,
+    readiness: Readiness,
+) -> anyhow::Result<()> {
+    let NewWatch {
+        reference,
+        mut dropped_at,
+        stop,
+    } = new;
+    loop {
+        let is_dropped = dropped_at.borrow_and_update().is_some();
+        let readiness = match is_dropped {
+            true => readiness.part("the removed resource"),
+            false => readiness.clone(),
+        };
+        let watch = ResourceWatch {
+            seed: seed.clone(),
+            resources: resources.clone(),
+            reference: reference.clone(),
+            readiness: readiness.clone(),
+        };
+        let ended = tokio::select! {
+            ended = watch.run(stop.clone()) => Some(ended),
+            Ok(()) = dropped_at.changed() => None,
+        };
+        readiness.recovered(name(&reference));
+        if let Some(ended) = ended {
+            return ended;
+        }
+    }
+}
+
 struct ResourceWatch {
     seed: kube::Client,
     resources: Arc<Resources>,
@@ -98,8 +122,8 @@ struct ResourceWatch {
 }
 
 impl ResourceWatch {
-    /// Follows the resource until `stop` is cancelled. A kind that is not served may come with the next component of
-    /// the seed, at any time.
+    /// Follows the resource until `stop` is cancelled; safe to cancel. A kind that is not served may come with the next
+    /// component of the seed, at any time.
     async fn run(&self, stop: CancellationToken) -> anyhow::Result<()> {
         let (reference, readiness, name) = (&self.reference, &self.readiness, name(&self.reference));
         let mut backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);

@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::policy::{Mode, ModeInForce, mode_in_force};
-use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_kube::leadership::{Leadership, Permit};
 use watchdog_runtime::clock::Clock;
@@ -21,8 +19,6 @@ use crate::domain::next_step::{Request, earliest};
 use crate::domain::plan::{self, ShootPlan};
 
 pub(crate) struct DecisionInputs {
-    /// The configuration, completed by what was dropped from it and may still be held down.
-    pub(crate) config: watch::Receiver<Arc<ProberConfig>>,
     pub(crate) verdicts: Arc<VerdictTable>,
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) resources: Arc<Resources>,
@@ -83,10 +79,6 @@ impl DecisionInputs {
         decision
     }
 
-    pub(crate) fn config(&self) -> Arc<ProberConfig> {
-        self.config.borrow().clone()
-    }
-
     /// The permit to send a write, if all that it was decided on still holds (S1 to S5), or what has changed. The last
     /// thing that is asked before it is sent. `mode` is the one in which the decision was made.
     pub(crate) fn authorize(&self, shoot: &str, write: &Request, mode: Mode) -> Result<Permit, &'static str> {
@@ -97,7 +89,7 @@ impl DecisionInputs {
         if self.mode(shoot, now).mode != mode {
             return Err("the mode of the shoot has changed");
         }
-        if !self.is_configured(write) {
+        if !self.resources.is_configured(&write.reference, write.direction) {
             return Err("the resource was removed from the configuration");
         }
         if self.draining.is_cancelled() {
@@ -127,16 +119,6 @@ impl DecisionInputs {
         }
     }
 
-    fn is_configured(&self, write: &Request) -> bool {
-        let config = self.config.borrow();
-        let known = config
-            .dependent_resource_infos
-            .iter()
-            .any(|dependent| dependent.reference == write.reference);
-        let dropped = || self.resources.is_dropped(&write.reference);
-        known && (write.direction != Direction::Down || !dropped())
-    }
-
     fn exists(&self, shoot: &str) -> bool {
         self.clusters.get(shoot).is_some()
     }
@@ -155,8 +137,8 @@ impl DecisionInputs {
         if !self.exists(shoot) {
             return None;
         }
-        let config = self.config();
-        let levels = plan::plan(direction, &self.resources.dependents(&config, shoot));
+        let configured = self.resources.configured();
+        let levels = plan::plan(direction, &self.resources.dependents(&configured, shoot));
         let mode = self.mode(shoot, Instant::now());
         let (allowed, reason) = match self.restraint(shoot, mode) {
             Some(restraint) => (false, restraint.reason),

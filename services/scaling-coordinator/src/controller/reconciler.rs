@@ -53,12 +53,12 @@ impl Reconciler {
     /// Computes what a shoot needs now, and publishes its state.
     fn look(&self, shoot: &Arc<str>, memory: &mut ShootMemory) -> NextStep {
         let now = Instant::now();
-        let config = self.inputs.config();
         let mode = self.inputs.mode(shoot, now);
         let decision = self.inputs.decide(shoot, now);
         memory.keep_mode(now, mode);
         memory.keep_decision(now, &decision);
-        let mut dependents = self.inputs.resources.dependents(&config, shoot);
+        let configured = self.inputs.resources.configured();
+        let mut dependents = self.inputs.resources.dependents(&configured, shoot);
         for dependent in &mut dependents {
             dependent.read = memory.was_read(now, &dependent.config.reference);
         }
@@ -147,7 +147,7 @@ impl Reconciler {
         news: &Notify,
     ) -> Option<Turn<'_>> {
         // At most one for each resource, and the Cluster beside them.
-        let width = self.inputs.config().dependent_resource_infos.len() + 1;
+        let width = self.inputs.resources.configured().len() + 1;
         let turn = self.limiter.turn(direction, width);
         tokio::pin!(turn);
         loop {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use watchdog_api::prober::{ProberConfig, ResourceRef};
+use watchdog_api::prober::{DependentResource, ResourceRef};
 use watchdog_watch_stream::server::StreamStore;
 
 use crate::cluster::clusters::Clusters;
@@ -51,18 +51,14 @@ pub struct ReleaseReport {
 pub(crate) struct Releaser {
     pub(crate) clusters: Arc<Clusters>,
     pub(crate) resources: Arc<Resources>,
-    pub(crate) config: Arc<ProberConfig>,
 }
 
 impl Releaser {
-    fn references(&self) -> impl Iterator<Item = &ResourceRef> {
-        let dependents = self.config.dependent_resource_infos.iter();
-        dependents.map(|dependent| &dependent.reference)
-    }
-
     /// The resources that are not listed, because the seed does not answer or its etcd was just restored.
     fn unlisted(&self) -> Vec<String> {
-        let unlisted = self.references().filter(|one| !self.resources.is_listed(one));
+        let configured = self.resources.configured();
+        let references = configured.iter().map(|dependent| &dependent.reference);
+        let unlisted = references.filter(|one| !self.resources.is_listed(one));
         unlisted.map(ToString::to_string).collect()
     }
 
@@ -75,7 +71,7 @@ impl Releaser {
 
     pub(crate) fn held(&self) -> HeldDown {
         let mut held = HeldDown::new();
-        for reference in self.references() {
+        for DependentResource { reference, .. } in self.resources.configured().iter() {
             for shoot in self.resources.held_down_in(reference) {
                 held.entry(shoot).or_default().push(reference.clone());
             }
@@ -106,7 +102,8 @@ impl Releaser {
 
     fn plan_shoot(&self, shoot: &str, direction: Direction) -> Vec<ReleaseLine> {
         let mut lines = Vec::new();
-        let dependents = self.resources.dependents(&self.config, shoot);
+        let configured = self.resources.configured();
+        let dependents = self.resources.dependents(&configured, shoot);
         for (level, planned) in plan::plan(direction, &dependents) {
             for planned in planned {
                 let action = match (&planned.step, planned.target) {

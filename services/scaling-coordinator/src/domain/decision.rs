@@ -28,20 +28,12 @@ pub enum ReportedOutcome {
     LeasesExpired,
     /// The internal endpoint answers, the external one does not.
     ExternalUnreachable,
-    /// The API server does not answer.
-    ApiServerUnreachable,
-    /// The API server throttles.
-    Throttled,
-    /// Leases, nodes or machines could not be read.
-    Inconclusive,
-    /// One lease counts, and it is expired.
-    TooFewCandidates,
     /// The shoot is not probed.
     Skipped,
     /// No probe has come to a result yet.
     Pending,
-    /// An outcome that this version does not know.
-    Unknown,
+    /// Another outcome without a direction, by its name in the API.
+    Undecided(&'static str),
     /// The observer repeats a verdict that is older than its last one.
     Outdated,
 }
@@ -53,14 +45,7 @@ impl ReportedOutcome {
         match self {
             Self::Healthy => Some(Direction::Up),
             Self::LeasesExpired | Self::ExternalUnreachable => Some(Direction::Down),
-            Self::ApiServerUnreachable
-            | Self::Throttled
-            | Self::Inconclusive
-            | Self::TooFewCandidates
-            | Self::Skipped
-            | Self::Pending
-            | Self::Unknown
-            | Self::Outdated => None,
+            Self::Skipped | Self::Pending | Self::Undecided(_) | Self::Outdated => None,
         }
     }
 
@@ -71,13 +56,9 @@ impl ReportedOutcome {
             Self::Healthy => "HEALTHY",
             Self::LeasesExpired => "LEASES_EXPIRED",
             Self::ExternalUnreachable => "EXTERNAL_UNREACHABLE",
-            Self::ApiServerUnreachable => "API_SERVER_UNREACHABLE",
-            Self::Throttled => "THROTTLED",
-            Self::Inconclusive => "INCONCLUSIVE",
-            Self::TooFewCandidates => "TOO_FEW_CANDIDATES",
             Self::Skipped => "SKIPPED",
             Self::Pending => "PENDING",
-            Self::Unknown => "an outcome that this version does not know",
+            Self::Undecided(name) => name,
             Self::Outdated => "an outdated verdict",
         }
     }

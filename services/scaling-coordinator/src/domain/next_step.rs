@@ -167,8 +167,12 @@ pub fn next_step(
 /// of which nothing is unfinished is settled, even if a resource happens to be unready.
 fn is_unfinished(dependent: &Dependent<'_>, step: &ResourceStep) -> bool {
     match step {
-        ResourceStep::Wait => dependent.observed.seen().is_some_and(|seen| seen.protected),
-        step => step.is_work(),
+        ResourceStep::Write(_) => true,
+        ResourceStep::Wait | ResourceStep::Read => {
+            let seen = dependent.observed.seen();
+            seen.is_some_and(|seen| seen.protected || seen.replicas.is_none())
+        }
+        _ => false,
     }
 }
 
@@ -176,7 +180,7 @@ fn is_unfinished(dependent: &Dependent<'_>, step: &ResourceStep) -> bool {
 /// unfinished.
 const fn keeps_level_open(step: &ResourceStep, runs: bool) -> bool {
     match step {
-        ResourceStep::Wait => runs,
+        ResourceStep::Wait | ResourceStep::Read => runs,
         step => !step.is_done(),
     }
 }
@@ -276,13 +280,11 @@ impl Level {
         let mut waits = None;
         for (dependent, _) in planned {
             let info = self.direction.info(dependent.config);
-            // On the way down, nothing follows from the state of a dropped resource.
-            let irrelevant = dependent.dropped && self.direction == Direction::Down;
             let reference = &dependent.config.reference;
             if Some(info.level) >= self.level {
                 continue;
             }
-            if !rests || irrelevant || dependent.read {
+            if !rests || !dependent.counts(self.direction) || dependent.is_read() {
                 // This resource is done; the others of its level are not.
                 hints.attempts.remove(reference);
                 continue;

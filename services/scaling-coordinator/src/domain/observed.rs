@@ -6,6 +6,8 @@ use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
 use watchdog_api::prober::DependentResource;
 use watchdog_api::workload::{FieldWriters, IgnoreScaling, RecordedReplicas};
 
+use super::Direction;
+
 /// A resource that exists, as last seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedResource {
@@ -15,6 +17,9 @@ pub struct ObservedResource {
     pub replicas: Option<i32>,
     /// Ready replicas.
     pub ready: i32,
+    /// True if the ready replicas are those of an earlier status, because only the scale sub-resource shows how many
+    /// Pods exist.
+    pub outdated: bool,
     /// True if the status refers to the current specification.
     pub current: bool,
     /// The replica count that was recorded before it was scaled down.
@@ -94,6 +99,19 @@ pub enum Observed {
 }
 
 impl Dependent<'_> {
+    /// Returns true if a direction concerns the resource. One that was dropped from the configuration is only restored,
+    /// and the coordinator removes meltdown-protection-active once that is done: from then on the resource belongs to
+    /// others, and the coordinator may lack the permission to read it.
+    pub(super) fn counts(&self, direction: Direction) -> bool {
+        let is_protected = self.observed.seen().is_some_and(|seen| seen.protected);
+        !self.dropped || (direction == Direction::Up && is_protected)
+    }
+
+    /// Returns true if a read has shown just now how many Pods are ready.
+    pub(super) fn is_read(&self) -> bool {
+        self.read && !self.observed.seen().is_some_and(|seen| seen.outdated)
+    }
+
     /// Adds to a message the annotation that an operator has to correct, if there is one.
     #[must_use]
     pub(super) fn with_warning(&self, message: String) -> String {

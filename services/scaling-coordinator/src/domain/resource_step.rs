@@ -109,7 +109,7 @@ pub(crate) enum ResourceStep {
     /// Only that its ready replicas reach the target.
     Wait,
     Write(ResourceWrite),
-    /// Its replicas have to be read from the scale sub-resource first.
+    /// Its replicas, or how many Pods are ready, have to be read from the scale sub-resource first.
     Read,
     /// Somebody must repair it: it is absent on the way up and not optional, or cannot be worked with. No retry can
     /// mend that.
@@ -134,11 +134,6 @@ impl ResourceStep {
             Self::Nothing | Self::Ignored | Self::AbsentOptional | Self::Missing
         )
     }
-
-    /// Returns true if the step needs a request.
-    pub(crate) const fn is_work(&self) -> bool {
-        matches!(self, Self::Write(_) | Self::Read)
-    }
 }
 
 pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep {
@@ -146,7 +141,7 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
     if direction == Direction::Release {
         return release(&dependent.observed);
     }
-    if dependent.dropped && !is_to_be_restored(direction, &dependent.observed) {
+    if !dependent.counts(direction) {
         return plain(
             ResourceStep::Nothing,
             "it is no longer configured; the coordinator will only restore it",
@@ -170,27 +165,28 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> Plan
     };
     match &dependent.observed {
         Observed::Present(seen) if seen.is_ignored() => ignored(seen),
-        Observed::Present(seen) => match (seen.replicas, direction) {
-            (None, _) => plain(
-                ResourceStep::Read,
-                "its replicas must be read from its scale subresource",
-            ),
-            (Some(replicas), Direction::Down) => down(config, seen, replicas),
-            (Some(replicas), _) => up(config, seen, replicas),
-        },
+        Observed::Present(seen) => {
+            let planned = match (seen.replicas, direction) {
+                (None, _) => plain(
+                    ResourceStep::Read,
+                    "its replicas must be read from its scale subresource",
+                ),
+                (Some(replicas), Direction::Down) => down(config, seen, replicas),
+                (Some(replicas), _) => up(config, seen, replicas),
+            };
+            match planned.step {
+                ResourceStep::Wait if seen.outdated => PlannedStep {
+                    step: ResourceStep::Read,
+                    ..planned
+                },
+                _ => planned,
+            }
+        }
         Observed::Absent => absent("absent"),
         Observed::Deleting => absent("being deleted"),
         Observed::Unusable(why) => plain(ResourceStep::Repair, why.as_str()),
         Observed::Unknown(why) => plain(ResourceStep::NotObserved, why.as_str()),
     }
-}
-
-/// Returns true if a dropped resource is treated as if it were configured: on the way up, while it is held down and
-/// until the restored replicas are ready. If it has no replicas and is not held down, another client wants that.
-fn is_to_be_restored(direction: Direction, observed: &Observed) -> bool {
-    let restored =
-        |seen: &ObservedResource| seen.protected || seen.replicas.is_some_and(|replicas| replicas > 0);
-    direction == Direction::Up && observed.seen().is_some_and(restored)
 }
 
 fn release(observed: &Observed) -> PlannedStep {

@@ -89,6 +89,7 @@ pub(crate) fn seen(replicas: i32, ready: i32) -> ObservedResource {
         resource_version: "1".into(),
         replicas: Some(replicas),
         ready,
+        outdated: false,
         current: true,
         recorded: RecordedReplicas::Absent,
         protected: false,

@@ -83,16 +83,18 @@ fn outcome_since(verdict: &probe::Verdict, observed: Instant) -> Instant {
 
 fn outcome(outcome: i32) -> ReportedOutcome {
     match probe::Outcome::try_from(outcome).unwrap_or_default() {
-        probe::Outcome::Unspecified => ReportedOutcome::Unknown,
+        probe::Outcome::Unspecified => {
+            ReportedOutcome::Undecided("an outcome that this version does not know")
+        }
         probe::Outcome::Healthy => ReportedOutcome::Healthy,
         probe::Outcome::LeasesExpired => ReportedOutcome::LeasesExpired,
         probe::Outcome::ExternalUnreachable => ReportedOutcome::ExternalUnreachable,
-        probe::Outcome::ApiServerUnreachable => ReportedOutcome::ApiServerUnreachable,
-        probe::Outcome::Throttled => ReportedOutcome::Throttled,
-        probe::Outcome::Inconclusive => ReportedOutcome::Inconclusive,
-        probe::Outcome::TooFewCandidates => ReportedOutcome::TooFewCandidates,
         probe::Outcome::Skipped => ReportedOutcome::Skipped,
         probe::Outcome::Pending => ReportedOutcome::Pending,
+        undecided => {
+            let name = undecided.as_str_name();
+            ReportedOutcome::Undecided(name.strip_prefix("OUTCOME_").unwrap_or(name))
+        }
     }
 }
 

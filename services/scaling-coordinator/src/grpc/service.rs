@@ -1,7 +1,6 @@
 //! `gardener.watchdog.scaling.v1.ScalingService`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -25,8 +24,8 @@ pub struct ScalingApi {
     /// Says whether it is certain that the seed has no Cluster of this name.
     pub(crate) is_unknown: Box<dyn Fn(&str) -> bool + Send + Sync>,
     pub(crate) plan: PlanShoot,
-    /// The name of this replica, which leads when it answers.
-    pub(crate) identity: Arc<str>,
+    /// The name of the leader; empty if this replica, which holds the Lease when it answers, must not act.
+    pub(crate) leader: Box<dyn Fn() -> String + Send + Sync>,
 }
 
 impl ScalingApi {
@@ -37,7 +36,7 @@ impl ScalingApi {
             scaling: SeedView::new("empty".into(), CancellationToken::new()),
             is_unknown: Box::new(|_| false),
             plan: Box::new(|_, _| None),
-            identity: "empty".into(),
+            leader: Box::new(String::new),
         }
     }
 
@@ -129,7 +128,7 @@ impl ScalingService for ScalingApi {
     ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
         let scope = scope(request.into_inner().scope)?;
         let mut summary = pb::SeedSummary {
-            leader: self.identity.to_string(),
+            leader: (self.leader)(),
             ..pb::SeedSummary::default()
         };
         // By the numbers of the enums.

@@ -11,24 +11,6 @@ use crate::seed::{IGNORE, Seed};
 use crate::{BOUND, MCM, SHOOT};
 
 #[tokio::test]
-async fn a_state_is_found_by_the_name_of_its_shoot() {
-    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
-    let shoots = ["shoot--0", "shoot--1"];
-    for shoot in shoots {
-        seed.shoot(shoot, 1, false).await;
-    }
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    for shoot in shoots {
-        let reason = "No lease-probe replica reports this shoot";
-        let scaling = coordinator.until_holding(shoot, reason).await;
-        assert_eq!((&*scaling.shoot, &*scaling.replica), (shoot, "coordinator-0"));
-        assert_eq!(scaling.state(), pb::FlowState::Holding);
-        assert_eq!(scaling.resources.len(), 3);
-        assert!(scaling.direction_change_time.is_some());
-    }
-}
-
-#[tokio::test]
 async fn what_is_held_down_is_counted_and_listed_whatever_its_direction() {
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
     let (down, up) = ("shoot--0", "shoot--1");

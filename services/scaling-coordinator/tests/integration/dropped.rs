@@ -1,6 +1,8 @@
 //! Resources that leave the configuration while something is done with them.
 
-use watchdog_proto::scaling::v1::{Direction, ShootScaling};
+use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
+use watchdog_sandbox::Rule;
+use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fake_probe::Outcome;
 
 use crate::coordinator::{one_shoot, resource};
@@ -68,4 +70,50 @@ async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
     coordinator.until_settled(SHOOT, Direction::Down).await;
     assert_eq!(seed.all(SHOOT), [2, 0, -1]);
     assert_eq!(seed.annotation(SHOOT, KCM, PROTECTED), None);
+}
+
+/// As with the chart, which grants no permission on what it does not configure.
+#[tokio::test]
+async fn what_can_no_longer_be_restored_holds_up_nothing_but_the_levels_above_it() {
+    const OTHER: &str = "shoot--other";
+    let (seed, probe, coordinator) = one_shoot(2, false).await;
+    seed.shoot(OTHER, 2, false).await;
+    for shoot in [SHOOT, OTHER] {
+        coordinator.lose(&probe, shoot).await;
+    }
+    probe.say([SHOOT, OTHER], Outcome::Inconclusive);
+    coordinator.until_holding(OTHER, "INCONCLUSIVE").await;
+    // An operator restores the first level of one of them.
+    seed.modify(&keys::DEPLOYMENTS, OTHER, KCM, |object| {
+        object["metadata"]["annotations"] = serde_json::json!({});
+        object["spec"]["replicas"] = 2.into();
+    });
+    coordinator
+        .until(OTHER, "it is seen", |s| {
+            resource(s, KCM).ready_replicas == Some(2)
+        })
+        .await;
+    seed.api.deny(Rule {
+        names: vec![KCM.to_owned()],
+        ..Rule::default()
+    });
+    seed.configure(&without(KCM));
+    seed.api.drop_watches();
+    crate::eventually_async("the watch is refused, and the replica is ready", async || {
+        let (status, text) = coordinator.admin_get("/readyz").await.unwrap();
+        status == 200 && text.contains("the last try of the removed resource failed")
+    })
+    .await;
+    probe.say([SHOOT, OTHER], Outcome::Healthy);
+    coordinator.until_settled(OTHER, Direction::Up).await;
+    assert_eq!(seed.all(OTHER), [2, 1, -1]);
+    coordinator
+        .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)
+        .await;
+    assert_eq!(
+        seed.all(SHOOT),
+        [0, 0, -1],
+        "the second level waits for the first"
+    );
+    assert_eq!(coordinator.blockers(), [""; 0]);
 }

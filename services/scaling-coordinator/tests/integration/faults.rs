@@ -1,7 +1,7 @@
 //! The API server refuses, fails, hangs; others write; the process dies; the shoot goes away.
 
 use serde_json::json;
-use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceState};
+use watchdog_proto::scaling::v1::{Direction, FlowState, GetSeedSummaryRequest, ResourceState};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
@@ -221,9 +221,25 @@ async fn an_api_server_that_goes_away_and_comes_back() {
     coordinator.until_holding(SHOOT, "reports this shoot").await;
     seed.api.stop().await.unwrap();
     probe.say([SHOOT], Outcome::LeasesExpired);
-    // Without the API server the lease of the replica runs out: it must not act, and says so.
+    // Without the API server the lease of the replica runs out: it must not act, and says so everywhere.
     coordinator.until_holding(SHOOT, "must not act").await;
+    let overdue = "leader-election: the Lease garden/scaling-coordinator-leader was not renewed in time";
+    let blockers = coordinator.blockers();
+    assert!(
+        blockers.iter().any(|line| line.starts_with(overdue)),
+        "{blockers:?}"
+    );
+    let summary = coordinator.client.clone();
+    let summary = { summary }
+        .get_seed_summary(GetSeedSummaryRequest::default())
+        .await;
+    let summary = summary.unwrap().into_inner();
+    assert_eq!(summary.summary.unwrap().leader, "");
+    assert!(!summary.completeness.unwrap().complete);
+    let metrics = coordinator.metrics().await;
+    assert!(metrics.contains("watchdog_ready 0"), "{metrics}");
     seed.api.resume().await.unwrap();
     coordinator.until_settled(SHOOT, Direction::Down).await;
     assert_eq!(seed.all(SHOOT), [0, 0, -1]);
+    assert_eq!(coordinator.blockers(), [""; 0]);
 }

@@ -117,33 +117,6 @@ async fn few_requests_scale_down_and_few_restore() {
 }
 
 #[tokio::test]
-async fn a_contrary_verdict_turns_the_flow_round() {
-    let (seed, probe, coordinator) = one_shoot(3, true).await;
-    seed.freeze(SHOOT, MCM);
-    probe.say([SHOOT], Outcome::ExternalUnreachable);
-    coordinator.until_state(SHOOT, MCM, ResourceState::Waiting).await;
-    probe.say([SHOOT], Outcome::Healthy);
-    coordinator
-        .until(SHOOT, "it has turned", |s| s.direction() == Direction::Up)
-        .await;
-    seed.thaw(SHOOT, MCM);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    assert_eq!(seed.all(SHOOT), [3, 1, 1]);
-    assert!(
-        !seed.writes(SHOOT).iter().any(|write| write.contains(KCM)),
-        "its level had not begun"
-    );
-    // And on the way up.
-    coordinator.lose(&probe, SHOOT).await;
-    probe.say([SHOOT], Outcome::Healthy);
-    coordinator.until_state(SHOOT, MCM, ResourceState::Delayed).await;
-    coordinator.lose(&probe, SHOOT).await;
-    assert_eq!(seed.annotation(SHOOT, KCM, RECORDED).as_deref(), Some("3"));
-    coordinator.recover(&probe, SHOOT).await;
-    assert_eq!(seed.all(SHOOT), [3, 1, 1]);
-}
-
-#[tokio::test]
 async fn a_text_that_is_neither_true_nor_false_is_named() {
     const REASON: &str = "IgnoreScalingInvalid";
     let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());

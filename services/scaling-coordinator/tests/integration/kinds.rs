@@ -144,6 +144,24 @@ async fn any_kind_with_a_scale_sub_resource_works() {
     status(&seed, &ENGINES, "engine", json!({ "size": 1 }));
     let up = coordinator.until_settled(SHOOT, Direction::Up).await;
     assert!(!up.meltdown_protection_active);
+
+    // A write of its status is no work: its replicas stay known.
+    let before = seed.api.counters().requests;
+    status(
+        &seed,
+        &ENGINES,
+        "engine",
+        json!({ "size": 1, "readyReplicas": 2 }),
+    );
+    coordinator
+        .until(SHOOT, "the status is seen", |s| {
+            let engine = resource(s, "engine");
+            (engine.spec_replicas, engine.ready_replicas) == (Some(2), Some(2))
+        })
+        .await;
+    let mut requests = seed.api.audit_since(before).into_iter();
+    let read = requests.find(|entry| entry.verb == "get" && entry.path.contains("/engines/"));
+    assert_eq!(read.map(|entry| entry.path), None);
 }
 
 #[tokio::test]

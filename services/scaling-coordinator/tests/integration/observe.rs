@@ -224,28 +224,6 @@ async fn a_change_to_protect_in_the_middle_of_an_incident_scales_down_in_order()
 }
 
 #[tokio::test]
-async fn off_leaves_everything_as_it_is_until_it_is_removed() {
-    let (seed, probe, coordinator) = start(&[]).await;
-    seed.freeze(SHOOT, MCM);
-    probe.say([SHOOT], Outcome::LeasesExpired);
-    until_mcm_is_waited_for(&coordinator).await;
-    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, Some("off"));
-    let off = coordinator.until_holding(SHOOT, MODE_ANNOTATION).await;
-    assert_eq!((off.mode(), off.hold_reason()), (Mode::Off, HoldReason::Mode));
-    seed.thaw(SHOOT, MCM);
-    probe.say([SHOOT], Outcome::Healthy);
-    // Another shoot shows that the verdict has arrived.
-    seed.shoot("shoot--other", 1, false).await;
-    coordinator.recover(&probe, "shoot--other").await;
-    let off = coordinator.get(SHOOT).await.unwrap();
-    assert_eq!((off.mode(), off.state()), (Mode::Off, FlowState::Holding));
-    assert_eq!(seed.all(SHOOT), [2, 0, 0]);
-    seed.annotate_shoot(SHOOT, MODE_ANNOTATION, None);
-    coordinator.until_settled(SHOOT, Direction::Up).await;
-    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
-}
-
-#[tokio::test]
 async fn the_default_of_the_seed_holds_again_after_the_end() {
     let (seed, probe, coordinator) = start(&[]).await;
     // In whole seconds.
@@ -322,7 +300,8 @@ async fn the_annotation_of_the_cluster_is_the_brake_and_takes_precedence() {
     seed.modify(&keys::CLUSTERS, "", SHOOT, |cluster| {
         cluster["metadata"]["annotations"][MODE_ANNOTATION] = "off".into();
     });
-    until_mode(&coordinator, Mode::Off).await;
+    let off = coordinator.until_holding(SHOOT, MODE_ANNOTATION).await;
+    assert_eq!((off.mode(), off.hold_reason()), (Mode::Off, HoldReason::Mode));
     seed.thaw(SHOOT, MCM);
     coordinator
         .until(SHOOT, "mcm is down, so that kcm would be next", |s| {

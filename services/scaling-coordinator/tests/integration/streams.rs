@@ -38,30 +38,6 @@ async fn an_expired_verdict_holds_in_the_middle_of_a_flow() {
     coordinator.lose(&probe, SHOOT).await;
 }
 
-#[tokio::test]
-async fn a_lost_stream_holds_and_a_restarted_one_goes_on() {
-    let (seed, mut probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
-    seed.freeze(SHOOT, MCM);
-    probe.say([SHOOT], Outcome::LeasesExpired);
-    coordinator.until_state(SHOOT, MCM, ResourceState::Waiting).await;
-    probe.kill();
-    coordinator
-        .until_holding(SHOOT, "No stream from lease-probe is connected")
-        .await;
-    seed.thaw(SHOOT, MCM);
-    coordinator
-        .until(SHOOT, "mcm is unready", |s| {
-            s.resources[1].ready_replicas == Some(0)
-        })
-        .await;
-    assert_eq!(seed.replicas(SHOOT, KCM), 1);
-    probe.restart().await.unwrap();
-    coordinator.recover(&probe, SHOOT).await;
-    assert_eq!(seed.replicas(SHOOT, MCM), 1);
-}
-
 /// Why shoots are held, as the metrics tell.
 async fn until_counted(coordinator: &Coordinator, held: &str) {
     let line = format!("watchdog_scaling_shoots{{direction=\"hold\",state=\"holding\",held=\"{held}\"}} 1");

@@ -289,7 +289,7 @@ impl ModelState {
                 },
             ],
             CombinedVerdict::ExternalUnreachable => vec![reported("a", Says::ExternalUnreachable, true)],
-            CombinedVerdict::Inconclusive => vec![reported("a", Says::Inconclusive, true)],
+            CombinedVerdict::Inconclusive => vec![reported("a", Says::Undecided("INCONCLUSIVE"), true)],
             CombinedVerdict::Stale => vec![reported("a", Says::LeasesExpired, false)],
             CombinedVerdict::Contradiction => vec![
                 reported("a", Says::LeasesExpired, true),

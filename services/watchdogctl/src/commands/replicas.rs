@@ -47,6 +47,7 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> Result<Replicas, CommandErro
 async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, CommandError> {
     let summary = fetch::summary(dialer, program).await?;
     let replicas = match summary.leader {
+        Some(leader) if leader.is_empty() => BTreeMap::new(),
         Some(leader) => BTreeMap::from([(leader, summary.items)]),
         None => {
             let client = dialer.lease_probe().await?;

@@ -232,7 +232,9 @@ impl StatusReader {
         status.add_answers(&self.verdicts, &self.scaling, self.limit.into());
         let rows = std::mem::take(&mut status.rows).into_iter();
         let rows = rows.map(|row| row.completed(lease_probe.as_ref(), coordinator.as_ref()));
-        status.rows = stream::iter(rows).buffered(AT_ONCE).collect().await;
+        let rows = stream::iter(rows).buffered(AT_ONCE).collect().await;
+        // A shoot may be held down since the lists were read.
+        status.set_rows(rows);
         status.conclusion = status.rows.is_empty().then(|| status.all_clear());
         status
     }
@@ -351,9 +353,17 @@ impl StatusRow {
         }
         if let (None, Some(coordinator)) = (&self.scaling, coordinator) {
             let answer = fetch::scaling(coordinator, &self.shoot).await.ok();
-            self.scaling = answer.and_then(|answer| answer.scaling).map(ApiMessage);
+            let scaling = answer.and_then(|answer| answer.scaling);
+            scaling
+                .into_iter()
+                .for_each(|scaling| self.set_scaling(ApiMessage(scaling)));
         }
         self
+    }
+
+    fn set_scaling(&mut self, scaling: ApiMessage<ShootScaling>) {
+        self.held_down = scaling.meltdown_protection_active;
+        self.scaling = Some(scaling);
     }
 }
 
@@ -384,19 +394,20 @@ impl SeedStatus {
             rows.entry(shoot).or_default().verdict = Some(known.at(now));
         }
         for (shoot, scaling) in &scaling.scalings {
-            let row = rows.entry(shoot).or_default();
-            row.held_down = scaling.meltdown_protection_active;
-            row.scaling = Some(scaling.clone());
+            rows.entry(shoot).or_default().set_scaling(scaling.clone());
         }
         let rows = rows.into_iter().map(|(shoot, row)| StatusRow {
             shoot: shoot.clone(),
             ..row
         });
-        self.set_rows(rows.collect(), most);
+        self.set_rows(rows.collect());
+        let most = most.max(self.held_down);
+        self.not_shown = self.rows.len().saturating_sub(most);
+        self.rows.truncate(most);
     }
 
     /// Those that are held down come first, then the most urgent; the largest wait first among equals.
-    fn set_rows(&mut self, mut rows: Vec<StatusRow>, most: usize) {
+    fn set_rows(&mut self, mut rows: Vec<StatusRow>) {
         rows.sort_by_cached_key(|row| {
             let (verdict, scaling) = (row.verdict.as_deref(), row.scaling.as_deref());
             // Of those that are held, nothing brings these back until there is a verdict again.
@@ -414,9 +425,6 @@ impl SeedStatus {
             )
         });
         self.held_down = rows.iter().filter(|row| row.held_down).count();
-        let most = most.max(self.held_down);
-        self.not_shown = rows.len().saturating_sub(most);
-        rows.truncate(most);
         self.rows = rows;
     }
 
@@ -557,14 +565,15 @@ mod tests {
     use crate::render::testing;
 
     fn row(shoot: &str, outcome: Option<Outcome>, scaling: Option<ShootScaling>) -> StatusRow {
-        StatusRow {
+        let mut row = StatusRow {
             shoot: shoot.to_owned(),
-            held_down: scaling
-                .as_ref()
-                .is_some_and(|scaling| scaling.meltdown_protection_active),
             verdict: outcome.map(|outcome| ApiMessage(testing::verdict(shoot, outcome))),
-            scaling: scaling.map(ApiMessage),
-        }
+            ..StatusRow::default()
+        };
+        scaling
+            .into_iter()
+            .for_each(|scaling| row.set_scaling(ApiMessage(scaling)));
+        row
     }
 
     fn counts<const N: usize>(counts: [(Outcome, u32); N]) -> Vec<CountedOutcome> {
@@ -575,7 +584,7 @@ mod tests {
 
     fn status(rows: Vec<StatusRow>) -> SeedStatus {
         let mut status = SeedStatus::default();
-        status.set_rows(rows, 100);
+        status.set_rows(rows);
         status
     }
 
@@ -646,6 +655,15 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
     It has 1 ready replica.
 ";
         assert_eq!(shown(&status), expected);
+    }
+
+    #[test]
+    fn a_shoot_that_is_held_down_since_the_lists_were_read_counts() {
+        let mut late = row("a", Some(Outcome::ApiServerUnreachable), None);
+        assert_eq!(status(vec![late.clone()]).held_down, 0);
+        late.set_scaling(ApiMessage(testing::scaling_down("a")));
+        let status = status(vec![late]);
+        assert_eq!((status.held_down, status.rows[0].held_down), (1, true));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{self, ContainerStatus, EndpointSubset, PodStatus};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use watchdog_api::names::{LAST_CHANGE_ANNOTATION, SERVICE_NAME_LABEL};
 use watchdog_api::subset::{Keep, Subset};
@@ -19,26 +20,21 @@ use crate::domain::readiness::{Endpoints, Slice, SliceWrite};
 /// Characters of a termination message that are kept; the kubelet allows 4 KiB.
 const MAX_EXIT_MESSAGE: usize = 200;
 
-/// A `v1` Pod.
+/// An object of which only this field is kept beside the metadata.
 #[derive(Debug, Clone)]
-pub(crate) struct PodObject {
+pub(crate) struct TrimmedObject<T> {
     metadata: ObjectMeta,
-    status: Result<PodStatus, String>,
+    kept: Result<T, String>,
 }
+
+/// A `v1` Pod.
+pub(crate) type PodObject = TrimmedObject<PodStatus>;
 
 /// A `discovery.k8s.io/v1` `EndpointSlice`.
-#[derive(Debug, Clone)]
-pub(crate) struct SliceObject {
-    metadata: ObjectMeta,
-    endpoints: Result<Option<Vec<Endpoint>>, String>,
-}
+pub(crate) type SliceObject = TrimmedObject<Option<Vec<Endpoint>>>;
 
 /// A `v1` Endpoints: all endpoints of the service of the same name.
-#[derive(Debug, Clone)]
-pub(crate) struct EndpointsObject {
-    metadata: ObjectMeta,
-    subsets: Result<Option<Vec<EndpointSubset>>, String>,
-}
+pub(crate) type EndpointsObject = TrimmedObject<Option<Vec<EndpointSubset>>>;
 
 // === impl PodObject ===
 
@@ -48,7 +44,7 @@ impl PodObject {
     pub(crate) fn into_pod(self) -> Option<Pod> {
         let meta = self.metadata;
         let key = key_of(&meta)?;
-        let status = self.status.unwrap_or_else(|reason| {
+        let status = self.kept.unwrap_or_else(|reason| {
             malformed("pod", &key.namespace, &key.name, &reason);
             PodStatus::default()
         });
@@ -161,7 +157,7 @@ impl SliceObject {
         let labels = self.metadata.labels.as_ref();
         let service = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL));
         let service = service.and_then(|service| text::name(service).ok());
-        let endpoints = self.endpoints.as_ref();
+        let endpoints = self.kept.as_ref();
         let endpoints = endpoints.map(|all| all.iter().flatten().map(is_ready).collect());
         slice("endpointslice", &self.metadata, service, endpoints)
     }
@@ -172,7 +168,7 @@ impl SliceObject {
 impl EndpointsObject {
     /// The one slice of its service; none when the object has no name or namespace.
     pub(crate) fn into_slice(self) -> Option<Slice> {
-        let endpoints = self.subsets.as_ref().map(|subsets| {
+        let endpoints = self.kept.as_ref().map(|subsets| {
             let addresses = subsets.iter().flatten().flat_map(|subset| {
                 let ready = subset.addresses.iter().flatten().map(|_| true);
                 ready.chain(subset.not_ready_addresses.iter().flatten().map(|_| false))
@@ -207,20 +203,21 @@ fn metadata(object: &Subset) -> ObjectMeta {
     })
 }
 
-impl<'de> Deserialize<'de> for PodObject {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        const STATUS: Keep = Keep::Fields(&[
-            ("phase", Keep::All),
-            ("initContainerStatuses", CONTAINER_STATUS),
-            ("containerStatuses", CONTAINER_STATUS),
-        ]);
-        const KEEP: Keep = Keep::Fields(&[("metadata", METADATA), ("status", STATUS)]);
-        let object = Subset::read(deserializer, &KEEP)?;
-        Ok(Self {
-            metadata: metadata(&object),
-            status: object.field("status"),
-        })
-    }
+/// A field of an object.
+pub(crate) trait KeptField: DeserializeOwned + Default {
+    const NAME: &'static str;
+    /// Its parts that are kept.
+    const KEEP: Keep;
+    const OBJECT: Keep = Keep::Fields(&[("metadata", METADATA), (Self::NAME, Self::KEEP)]);
+}
+
+impl KeptField for PodStatus {
+    const NAME: &'static str = "status";
+    const KEEP: Keep = Keep::Fields(&[
+        ("phase", Keep::All),
+        ("initContainerStatuses", CONTAINER_STATUS),
+        ("containerStatuses", CONTAINER_STATUS),
+    ]);
 }
 
 const CONTAINER_STATUS: Keep = keep! {
@@ -232,26 +229,22 @@ const CONTAINER_STATUS: Keep = keep! {
     "lastState" => { "terminated" => { "exitCode", "reason", "message", "finishedAt" } },
 };
 
-impl<'de> Deserialize<'de> for SliceObject {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        const ENDPOINT: Keep = keep! { "conditions" => { "ready", "serving" } };
-        const KEEP: Keep = Keep::Fields(&[("metadata", METADATA), ("endpoints", ENDPOINT)]);
-        let object = Subset::read(deserializer, &KEEP)?;
-        Ok(Self {
-            metadata: metadata(&object),
-            endpoints: object.field("endpoints"),
-        })
-    }
+impl KeptField for Option<Vec<Endpoint>> {
+    const NAME: &'static str = "endpoints";
+    const KEEP: Keep = keep! { "conditions" => { "ready", "serving" } };
 }
 
-impl<'de> Deserialize<'de> for EndpointsObject {
+impl KeptField for Option<Vec<EndpointSubset>> {
+    const NAME: &'static str = "subsets";
+    const KEEP: Keep = keep! { "addresses" => {}, "notReadyAddresses" => {} };
+}
+
+impl<'de, T: KeptField> Deserialize<'de> for TrimmedObject<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        const SUBSET: Keep = keep! { "addresses" => {}, "notReadyAddresses" => {} };
-        const KEEP: Keep = Keep::Fields(&[("metadata", METADATA), ("subsets", SUBSET)]);
-        let object = Subset::read(deserializer, &KEEP)?;
+        let object = Subset::read(deserializer, &T::OBJECT)?;
         Ok(Self {
             metadata: metadata(&object),
-            subsets: object.field("subsets"),
+            kept: object.field(T::NAME),
         })
     }
 }

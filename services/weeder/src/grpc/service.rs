@@ -1,7 +1,6 @@
 //! `gardener.watchdog.weeder.v1.WeederService`.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -16,12 +15,11 @@ use watchdog_watch_stream::seed_view::{self, SeedView};
 use watchdog_watch_stream::stream::Responses;
 
 /// The gRPC service of a replica.
-#[derive(Debug)]
 pub struct WeederApi {
     pub(crate) readiness: SeedView<pb::EndpointReadiness>,
     pub(crate) weeders: SeedView<pb::Weeder>,
-    /// The name of this replica, which leads when it answers.
-    pub(crate) identity: Arc<str>,
+    /// The name of the leader; empty if this replica, which holds the Lease when it answers, must not act.
+    pub(crate) leader: Box<dyn Fn() -> String + Send + Sync>,
 }
 
 impl WeederApi {
@@ -31,7 +29,7 @@ impl WeederApi {
         Self {
             readiness: SeedView::new("empty".into(), CancellationToken::new()),
             weeders: SeedView::new("empty".into(), CancellationToken::new()),
-            identity: "empty".into(),
+            leader: Box::new(String::new),
         }
     }
 }
@@ -160,7 +158,7 @@ impl WeederService for WeederApi {
                 .into_iter()
                 .map(|(state, weeders)| pb::WeederStateCount { state, weeders })
                 .collect(),
-            leader: self.identity.to_string(),
+            leader: (self.leader)(),
         };
         Ok(Response::new(pb::GetSeedSummaryResponse {
             summary: Some(summary),

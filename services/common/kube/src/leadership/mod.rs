@@ -102,6 +102,15 @@ impl Leadership {
         self.state.act_until().is_some()
     }
 
+    /// The name of this replica if it may act now, and an empty one otherwise.
+    #[must_use]
+    pub fn name_if_leading(&self) -> &str {
+        match self.is_leader() {
+            true => &self.state.identity,
+            false => "",
+        }
+    }
+
     /// True while this replica is the one that the Lease names, also while it may not act because the Lease was not
     /// renewed in time: nobody else leads.
     #[must_use]
@@ -202,6 +211,7 @@ mod tests {
         let until = Instant::now() + Duration::from_secs(1);
         setter.lead(Some(until));
         assert!(leads.has_changed().unwrap() && *leads.borrow_and_update());
+        assert_eq!(leadership.name_if_leading(), "a");
         setter.lead(Some(until + Duration::from_millis(1)));
         assert!(!leads.has_changed().unwrap());
         assert_eq!(
@@ -213,6 +223,7 @@ mod tests {
             !leadership.is_leader() && leadership.act().is_none(),
             "time alone ends it"
         );
+        assert_eq!(leadership.name_if_leading(), "");
         assert!(leadership.holds_lease(), "nobody else leads");
         setter.follow(Some(other()));
         assert!(!leadership.holds_lease() && !*leads.borrow());

@@ -69,6 +69,8 @@ pub struct LeaderElection {
     answered: Option<Moment>,
     /// True while this process may act.
     acting: bool,
+    /// While this process holds the Lease and must not act.
+    overdue: Option<Blocker>,
     /// True while the Lease is held for much longer than its duration.
     parked: bool,
     stop: CancellationToken,
@@ -101,6 +103,7 @@ impl LeaderElection {
             blocker: Some(config.readiness.block(LOOP, why)),
             answered: None,
             acting: false,
+            overdue: None,
             parked: false,
             config,
             stop,
@@ -259,13 +262,21 @@ impl LeaderElection {
         LEASE_VALID.set(service, f64::from(u8::from(in_time)));
         LEADER.set(service, f64::from(u8::from(act_until.is_some())));
         let acted = std::mem::replace(&mut self.acting, act_until.is_some());
+        if act_until.is_some() || !self.candidate.is_leader() {
+            self.overdue = None;
+        }
         if !self.candidate.is_leader() {
             return self.setter.follow(self.candidate.found());
         }
         self.setter.lead(act_until);
         if acted && act_until.is_none() {
-            let lease = self.config.lease;
+            let (namespace, lease) = (&self.config.namespace, self.config.lease);
             tracing::warn!(lease, "the Lease was not renewed in time; all writes are paused");
+            let why = format!(
+                "the Lease {namespace}/{lease} was not renewed in time, so this replica must not act and another one \
+                 may lead: check the API server of the seed and the network to it"
+            );
+            self.overdue = Some(self.config.readiness.block(LOOP, why));
         }
     }
 

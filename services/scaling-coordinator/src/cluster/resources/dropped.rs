@@ -7,11 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::prober::{ProberConfig, ResourceRef};
+use watchdog_api::prober::{DependentResource, ProberConfig, ResourceRef};
 
 use super::{ObjectIndex, Resources, WatchedResource};
+use crate::domain::Direction;
 
 /// The shortest time for which a dropped resource stays watched. Longer than an earlier write can still be under way
 /// and the watch can take to deliver it.
@@ -20,44 +22,60 @@ pub(crate) const LAST_WRITES: Duration = Duration::from_secs(15);
 /// The maximum number of shoot names in one log line.
 const NAMED: usize = 10;
 
+/// A watch that must be started.
+pub(crate) struct NewWatch {
+    pub(crate) reference: ResourceRef,
+    /// When the resource was dropped from the configuration.
+    pub(crate) dropped_at: watch::Receiver<Option<Instant>>,
+    pub(crate) stop: CancellationToken,
+}
+
 impl Resources {
-    /// Applies a configuration file. Returns the resources whose watches the caller must start, each with the token
-    /// that stops it.
+    /// Applies a configuration file. Returns the resources whose watches the caller must start.
     pub(crate) fn configure(
         &self,
         now: Instant,
         file: &ProberConfig,
         stop: &CancellationToken,
-    ) -> Vec<(ResourceRef, CancellationToken)> {
-        let wanted = &file.dependent_resource_infos;
+    ) -> Vec<NewWatch> {
         let mut all = self.watched.write();
-        let mut has_changed = false;
-        for (reference, watched) in all.iter_mut() {
-            if watched.dropped_at.is_none() && !wanted.iter().any(|new| new.reference == *reference) {
-                watched.dropped_at = Some(now);
+        let (mut configured, mut has_changed) = (file.dependent_resource_infos.clone(), false);
+        let mut new = Vec::new();
+        for DependentResource { reference, .. } in &file.dependent_resource_infos {
+            if let Some(watched) = all.get(reference) {
+                has_changed |= watched.dropped_at.send_if_modified(|at| at.take().is_some());
+                continue;
+            }
+            let (stop, dropped_at) = (stop.child_token(), watch::Sender::new(None));
+            new.push(NewWatch {
+                reference: reference.clone(),
+                dropped_at: dropped_at.subscribe(),
+                stop: stop.clone(),
+            });
+            let watched = WatchedResource {
+                dropped_at,
+                stop,
+                kind: Err(WatchedResource::not_listed()),
+                objects: ObjectIndex::new(self.signals.clone()),
+            };
+            all.insert(reference.clone(), watched);
+        }
+        for before in self.configured().iter() {
+            let is_named = configured.iter().any(|named| named.reference == before.reference);
+            let Some(watched) = all.get(&before.reference).filter(|_| !is_named) else {
+                continue;
+            };
+            configured.push(before.clone());
+            if !watched.is_dropped() {
+                watched.dropped_at.send_replace(Some(now));
                 has_changed = true;
-                report_dropped(reference, &watched.held_down_in());
+                report_dropped(&before.reference, &watched.held_down_in());
             }
         }
-        let mut new = Vec::new();
-        for dependent in wanted {
-            let reference = &dependent.reference;
-            let watched = all.entry(reference.clone()).or_insert_with(|| {
-                let stop = stop.child_token();
-                new.push((reference.clone(), stop.clone()));
-                WatchedResource {
-                    dependent: dependent.clone(),
-                    dropped_at: None,
-                    stop,
-                    kind: Err(WatchedResource::not_listed()),
-                    objects: ObjectIndex::new(self.signals.clone()),
-                }
-            });
-            has_changed |= watched.dropped_at.take().is_some();
-            watched.dependent = dependent.clone();
-        }
         drop(all);
-        if has_changed {
+        if has_changed || configured != *self.configured() {
+            *self.configured.write() = Arc::new(configured);
+            self.served_changes.send_replace(());
             self.signals.work_queue.add_all();
         }
         new
@@ -66,7 +84,7 @@ impl Resources {
     /// Unwatches the dropped resources that no shoot holds down.
     pub(crate) fn unwatch(&self, now: Instant) {
         let mut all = self.watched.write();
-        let unwatched = all.extract_if(.., |_, watched| match watched.dropped_at {
+        let unwatched = all.extract_if(.., |_, watched| match *watched.dropped_at.borrow() {
             None => false,
             // This process cannot have scaled down what it has never listed.
             Some(_) if !watched.objects.is_listed() && watched.objects.is_empty() => true,
@@ -74,7 +92,9 @@ impl Resources {
         });
         for (resource, watched) in unwatched {
             watched.stop.cancel();
-            self.served_changes.send_replace(());
+            let mut configured = self.configured.write();
+            Arc::make_mut(&mut configured).retain(|dependent| dependent.reference != resource);
+            self.signals.work_queue.add_all();
             tracing::info!(
                 %resource,
                 "resource removed from the configuration is not scaled down in any shoot; no longer watching it"
@@ -84,18 +104,14 @@ impl Resources {
 
     /// Returns true if a resource is watched only because an earlier configuration named it.
     pub(crate) fn is_dropped(&self, reference: &ResourceRef) -> bool {
-        let dropped = self.of(reference, |watched| watched.dropped_at.is_some());
+        let dropped = self.of(reference, WatchedResource::is_dropped);
         self.restores_only || dropped.unwrap_or_default()
     }
 
-    /// The configuration in force: the file, followed by the dropped resources that are still watched.
-    pub(crate) fn in_force(&self, file: &ProberConfig) -> Arc<ProberConfig> {
-        let mut config = file.clone();
-        let all = self.watched.read();
-        let dropped = all.values().filter(|watched| watched.dropped_at.is_some());
-        let dropped = dropped.map(|watched| watched.dependent.clone());
-        config.dependent_resource_infos.extend(dropped);
-        Arc::new(config)
+    /// Returns true if a resource may be written in a direction: never down if it was dropped.
+    pub(crate) fn is_configured(&self, reference: &ResourceRef, direction: Direction) -> bool {
+        let is_watched = self.watched.read().contains_key(reference);
+        is_watched && (direction != Direction::Down || !self.is_dropped(reference))
     }
 }
 
@@ -149,7 +165,7 @@ dependentResourceInfos:
             let mut only_kcm = both.clone();
             let mcm = only_kcm.dependent_resource_infos.pop().unwrap().reference;
             let mut bench = Self {
-                resources: Resources::new(IndexSignals::default()),
+                resources: Resources::new(IndexSignals::default(), &both.dependent_resource_infos),
                 both,
                 only_kcm,
                 mcm,
@@ -200,21 +216,20 @@ dependentResourceInfos:
         bench.configure(false);
         assert!(bench.is_watched_after(100 * LAST_WRITES));
         assert!(bench.resources.is_dropped(&bench.mcm));
-        let in_force = bench.resources.in_force(&bench.only_kcm);
-        assert_eq!(in_force.dependent_resource_infos.len(), 2);
+        assert_eq!(bench.resources.configured().len(), 2);
+        let may_write = |direction| bench.resources.is_configured(&bench.mcm, direction);
+        assert!(may_write(Direction::Up) && !may_write(Direction::Down));
         bench.configure(false);
         assert!(
             bench.is_watched_after(Duration::ZERO),
             "another change of the file drops nothing more"
         );
         bench.see(2, false);
-        let served = bench.resources.served_changes();
         assert!(!bench.is_watched_after(Duration::ZERO));
-        assert!(
-            served.has_changed().unwrap(),
-            "its permissions are not asked for any more"
+        assert_eq!(
+            *bench.resources.configured(),
+            bench.only_kcm.dependent_resource_infos
         );
-        assert_eq!(*bench.resources.in_force(&bench.only_kcm), bench.only_kcm);
         assert_eq!(bench.configure(true), 1, "it is watched anew when it comes back");
     }
 

@@ -11,6 +11,7 @@ use crate::domain::resource_step::has_spec_replicas;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ResourceEntry {
     pub(super) uid: Option<String>,
+    generation: Option<i64>,
     pub(super) observed: Observed,
     /// True if the object carries meltdown-protection-active, even if the coordinator cannot use the object.
     pub(super) protected: bool,
@@ -38,7 +39,8 @@ impl ResourceEntry {
                 seen.writers = Some(Box::new(workload.writers()));
             }
             if needs_scale(reference, workload, old) {
-                (seen.replicas, pods) = completed(seen, scale, old);
+                (seen.replicas, pods) = completed(workload, seen, scale, old);
+                seen.outdated &= lacks_pods(reference, workload, old);
             }
             let status = workload.status.clone().unwrap_or_default();
             let exist = status.replicas.unwrap_or(pods);
@@ -46,6 +48,7 @@ impl ResourceEntry {
         }
         Self {
             uid: workload.metadata.uid.clone(),
+            generation: workload.metadata.generation,
             observed,
             protected: workload.is_meltdown_protected(),
             has_shown_ready,
@@ -63,18 +66,23 @@ fn has_shown_ready(reference: &ResourceRef, workload: &Workload, old: Option<&Re
 
 /// True if only the scale sub-resource shows how many replicas are wanted, or how many Pods exist.
 pub(super) fn needs_scale(reference: &ResourceRef, workload: &Workload, old: Option<&ResourceEntry>) -> bool {
-    let lacks_pods = workload.status.as_ref().is_ok_and(|status| {
+    matches!(workload.replicas, Ok(None)) || lacks_pods(reference, workload, old)
+}
+
+fn lacks_pods(reference: &ResourceRef, workload: &Workload, old: Option<&ResourceEntry>) -> bool {
+    workload.status.as_ref().is_ok_and(|status| {
         status.replicas.is_none()
             && status.ready_replicas.is_none()
             && !has_shown_ready(reference, workload, old)
-    });
-    matches!(workload.replicas, Ok(None)) || lacks_pods
+    })
 }
 
-/// The wanted replicas and the Pods that exist, of an object that does not show them: from the scale sub-resource, or
-/// as they are known. Those of another version do not count.
+/// The wanted replicas and the Pods that exist, of an object that does not show them: from the scale sub-resource of
+/// this version, or as they are known. While its generation stays the same, an object wants the same replicas, so a
+/// write of its status outdates nothing but the Pods.
 fn completed(
-    seen: &ObservedResource,
+    workload: &Workload,
+    seen: &mut ObservedResource,
     scale: Option<&Scale>,
     known: Option<&ResourceEntry>,
 ) -> (Option<i32>, i32) {
@@ -88,9 +96,18 @@ fn completed(
             scale.status.as_ref().map_or(0, |status| status.replicas),
         );
     }
-    let is_same = |before: &&ObservedResource| before.resource_version == seen.resource_version;
-    let same = known.and_then(|known| Some((known.observed.seen().filter(is_same)?.replicas, known.pods)));
-    same.unwrap_or_default()
+    let Some((known, before)) = known.and_then(|known| Some((known, known.observed.seen()?))) else {
+        return (None, 0);
+    };
+    let metadata = &workload.metadata;
+    let is_same_version = before.resource_version == seen.resource_version;
+    let is_same_spec = metadata.generation.is_some()
+        && (&metadata.uid, metadata.generation) == (&known.uid, known.generation);
+    if !is_same_version && !is_same_spec {
+        return (None, 0);
+    }
+    seen.outdated = before.outdated || !is_same_version;
+    (before.replicas, known.pods)
 }
 
 fn observed(workload: &Workload) -> Observed {
@@ -111,6 +128,7 @@ fn observed(workload: &Workload) -> Observed {
         resource_version: version_of(&workload.metadata).into(),
         replicas,
         ready,
+        outdated: false,
         current: workload.is_observed(),
         recorded: workload.recorded_replicas(),
         protected: workload.is_meltdown_protected(),

@@ -8,14 +8,12 @@ use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 
 use super::*;
 use crate::domain::observed::ObservedResource;
-use crate::domain::testing::dependent;
 
 impl Resources {
     /// Watches a resource that nobody asks the API server for.
     pub(crate) fn add(&self, reference: &ResourceRef) {
         let watched = WatchedResource {
-            dependent: dependent("kcm", 0, 0),
-            dropped_at: None,
+            dropped_at: watch::Sender::new(None),
             stop: CancellationToken::new(),
             kind: Ok(ApiResource::from_gvk(&GroupVersionKind::gvk(
                 "apps",
@@ -47,7 +45,7 @@ fn kcm() -> ResourceRef {
 
 fn listed() -> (Resources, Arc<WorkQueue>) {
     let signals = IndexSignals::default();
-    let resources = Resources::new(signals.clone());
+    let resources = Resources::new(signals.clone(), &[]);
     resources.add(&kcm());
     (resources, signals.work_queue)
 }
@@ -62,7 +60,7 @@ fn proxy() -> ResourceRef {
 }
 
 fn listed_kind(reference: &ResourceRef) -> Resources {
-    let resources = Resources::new(IndexSignals::default());
+    let resources = Resources::new(IndexSignals::default(), &[]);
     resources.add(reference);
     resources.take_in(reference, Change::Synced(BTreeSet::new()));
     resources
@@ -167,6 +165,7 @@ fn what_the_rules_read() {
         resource_version: "1".into(),
         replicas: Some(3),
         ready: 2,
+        outdated: false,
         current: false,
         recorded: RecordedReplicas::Count(3),
         protected: true,
@@ -214,13 +213,21 @@ fn replicas_come_from_the_scale_of_the_same_version() {
         (replicas(&observed), observed.seen().unwrap().ready),
         (Some(3), 2)
     );
+    // A write of its status.
     resources.applied(&proxy(), &sized("2"), None);
+    let observed = resources.observed(&proxy(), "shoot--a");
+    let seen = observed.seen().unwrap();
+    assert_eq!((seen.replicas, seen.ready, seen.outdated), (Some(3), 2, true));
+    // A write of its specification.
+    let mut other_spec = sized("3");
+    other_spec.metadata.generation = Some(3);
+    resources.applied(&proxy(), &other_spec, None);
     assert_eq!(
         replicas(&resources.observed(&proxy(), "shoot--a")),
         None,
         "it may have changed since"
     );
-    assert_eq!(read("2", json!({ "replicas": 3 })), None, "of another version");
+    assert_eq!(read("4", json!({ "replicas": 3 })), None, "of another version");
 }
 
 /// Of a kind that may show nothing but its scale sub-resource.
@@ -232,7 +239,8 @@ fn pods_count_as_ready_until_an_object_shows_how_many_are() {
         observed.seen().map(|seen| (seen.replicas, seen.ready))
     };
     let applied = |version: &str, spec: i32, status: Value| {
-        let object = workload(version, json!({ "replicas": spec }), status);
+        let mut object = workload(version, json!({ "replicas": spec }), status);
+        object.metadata.generation = Some(spec.into());
         resources.applied(&proxy(), &object, None);
         seen("shoot--a").unwrap()
     };

@@ -6,17 +6,14 @@ use super::*;
 use crate::domain::testing::{self, start};
 
 const STREAMS: StreamCounts = StreamCounts { known: 2, synced: 2 };
-const ALL: [ReportedOutcome; 11] = [
+const THROTTLED: ReportedOutcome = ReportedOutcome::Undecided("THROTTLED");
+const ALL: [ReportedOutcome; 7] = [
     ReportedOutcome::Healthy,
     ReportedOutcome::LeasesExpired,
     ReportedOutcome::ExternalUnreachable,
-    ReportedOutcome::ApiServerUnreachable,
-    ReportedOutcome::Throttled,
-    ReportedOutcome::Inconclusive,
-    ReportedOutcome::TooFewCandidates,
     ReportedOutcome::Skipped,
     ReportedOutcome::Pending,
-    ReportedOutcome::Unknown,
+    THROTTLED,
     ReportedOutcome::Outdated,
 ];
 
@@ -374,7 +371,7 @@ fn the_newest_of_several_expired_verdicts_is_named() {
     let now = start();
     let older = verdict(now, "c", ReportedOutcome::Healthy, -60, -20);
     let newest = verdict(now, "a", ReportedOutcome::LeasesExpired, -50, -10);
-    let same_time = verdict(now, "b", ReportedOutcome::Throttled, -50, -10);
+    let same_time = verdict(now, "b", THROTTLED, -50, -10);
     for (given, named) in [
         ([&older, &newest], "LEASES_EXPIRED by a"),
         ([&newest, &older], "LEASES_EXPIRED by a"),

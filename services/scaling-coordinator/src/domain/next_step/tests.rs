@@ -148,6 +148,34 @@ fn replicas_that_the_object_does_not_show_are_read_first() {
 }
 
 #[test]
+fn pods_of_an_earlier_status_are_read_again_only_where_something_depends_on_them() {
+    let outdated = |seen| ObservedResource {
+        outdated: true,
+        ..seen
+    };
+    for ready in [0, 1] {
+        let mut bench = Bench::new(seen(1, 1), outdated(seen(1, ready)), Observed::Absent);
+        let next = bench.next(UP);
+        assert_eq!((next.status.state, next.wake), (FlowState::Settled, None));
+        assert_eq!(next.requests, []);
+        // To scale the level above rests on them.
+        bench.see("ca", held(1));
+        assert_eq!(bench.wanted(UP), ["read mcm"]);
+    }
+    let mut bench = Bench::new(held(2), outdated(held(1)), Observed::Absent);
+    assert_eq!(
+        (bench.state(DOWN), bench.wanted(DOWN)),
+        (FlowState::Settled, vec![])
+    );
+    bench.see("mcm", outdated(stopping(1)));
+    assert_eq!(bench.wanted(DOWN), ["read mcm"]);
+    bench.see("mcm", outdated(starting(1)));
+    assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
+    bench.see("kcm", seen(2, 2));
+    assert_eq!(bench.wanted(UP), ["read mcm"]);
+}
+
+#[test]
 fn a_level_starts_on_what_was_just_read() {
     let mut bench = Bench::new(seen(2, 2), held(1), Observed::Absent);
     bench.unread = ["kcm", "mcm", "ca"].into();
@@ -175,6 +203,9 @@ fn a_level_starts_on_what_was_just_read() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), held(1));
     bench.unread = ["kcm", "mcm", "ca"].into();
     assert_eq!(bench.wanted(UP), ["read kcm", "read mcm"]);
+    // What was dropped from the configuration and is not held down belongs to others.
+    bench.dropped.insert("kcm");
+    assert_eq!(bench.wanted(UP), ["read mcm"]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use watchdog_api::workload::IgnoreScaling;
 
 use super::*;
 use crate::domain::testing::{
-    self, dependent, dependent_of, held, recorded, scale_only, seen, starting, unread,
+    self, dependent, dependent_of, held, recorded, scale_only, seen, starting, stopping, unread,
 };
 
 const CLEAN_UP: &str = "remove meltdown-protection-active";
@@ -40,8 +40,16 @@ fn up(dependent: &DependentResource, observed: impl Into<Observed>) -> String {
     shown(&next_step(Direction::Up, dependent, observed))
 }
 
-/// Its status may be that of before.
+/// Its Pods are those of an earlier status.
 fn outdated(seen: ObservedResource) -> ObservedResource {
+    ObservedResource {
+        outdated: true,
+        ..seen
+    }
+}
+
+/// Its status may be that of before.
+fn of_old_spec(seen: ObservedResource) -> ObservedResource {
     ObservedResource {
         current: false,
         ..seen
@@ -79,7 +87,10 @@ fn down_is_one_write_for_deployments_and_two_for_kinds_with_only_a_scale_sub_res
             "scale from 3 to 0",
         ),
         (ObservedResource { ready: 1, ..held(3) }, "Wait", "Wait"),
-        (outdated(held(3)), "Wait", "Wait"),
+        (of_old_spec(held(3)), "Wait", "Wait"),
+        // The scale sub-resource may show that they have stopped.
+        (outdated(stopping(3)), "Read", "Read"),
+        (outdated(held(3)), "Nothing", "Nothing"),
         (held(3), "Nothing", "Nothing"),
         // Zero is never recorded.
         (seen(0, 0), "Nothing", "Nothing"),
@@ -131,7 +142,7 @@ fn up_scales_then_waits_then_cleans_up() {
         CLEAN_UP
     );
     assert_eq!(up(&kcm, seen(3, 0)), "Wait");
-    assert_eq!(up(&kcm, outdated(seen(3, 1))), "Wait");
+    assert_eq!(up(&kcm, of_old_spec(seen(3, 1))), "Wait");
     assert_eq!(up(&kcm, seen(3, 1)), "Nothing", "one is enough");
 }
 
@@ -271,11 +282,12 @@ fn what_is_dropped_from_the_configuration_is_only_restored() {
     let kcm = dependent("kcm", 0, 0);
     for (observed, on_the_way_up) in [
         (seen(3, 3).into(), "Nothing"),
-        // The next level waits for what was restored.
-        (seen(3, 0).into(), "Wait"),
-        // Somebody else wants none.
+        // It was ready when its annotation was removed. What follows is the business of others.
+        (seen(3, 0).into(), "Nothing"),
         (seen(0, 0).into(), "Nothing"),
         (held(3).into(), "scale from 0 to 3"),
+        // The next level waits for what is restored.
+        (starting(3).into(), "Wait"),
         (recorded(3).into(), CLEAN_UP),
         (testing::ignored(held(3)).into(), CLEAN_UP),
         (Observed::Absent, "Nothing"),

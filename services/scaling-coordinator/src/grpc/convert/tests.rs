@@ -47,8 +47,13 @@ fn texts_are_bounded_and_nothing_is_concluded_from_what_is_unset() {
 
 #[test]
 fn outcomes_are_those_of_the_api_and_new_ones_hold() {
-    assert_eq!(outcome(4711), ReportedOutcome::Unknown);
-    assert_eq!(outcome(0), ReportedOutcome::Unknown);
+    for unknown in [0, 4711] {
+        assert_eq!(outcome(unknown).direction(), None);
+        assert_eq!(
+            outcome(unknown).as_str(),
+            "an outcome that this version does not know"
+        );
+    }
     for known in 1..=probe::Outcome::Pending.into() {
         let name = probe::Outcome::try_from(known).unwrap().as_str_name();
         assert_eq!(name.strip_prefix("OUTCOME_"), Some(outcome(known).as_str()));

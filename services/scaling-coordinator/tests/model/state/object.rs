@@ -58,6 +58,7 @@ impl Object {
             resource_version: self.version.to_string().into(),
             replicas: Some(self.replicas),
             ready: self.ready,
+            outdated: false,
             current: self.current,
             recorded: self
                 .recorded

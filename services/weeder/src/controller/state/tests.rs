@@ -179,22 +179,6 @@ fn services_that_recovered_while_no_weeder_ran_are_weeded_at_once_and_once() {
 }
 
 #[test]
-fn a_pod_that_crashes_for_its_own_reasons_is_deleted_once_for_each_change_of_the_slices_over_ten_starts() {
-    let (mut created, mut deleted) = (1, 0);
-    for start in 0..10 {
-        // The slice changes before every fifth start.
-        let changed = 100 + start / 5 * 200;
-        let now = 110 + start * 40;
-        let pod = crashing("kube-apiserver", "apiserver", created, 1_000);
-        if !started(&[slice("etcd", true, changed, 7)], &[pod], now).is_empty() {
-            deleted += 1;
-            created = now;
-        }
-    }
-    assert_eq!(deleted, 2);
-}
-
-#[test]
 fn ready_for_and_a_fourth_recovery_in_a_minute_wait() {
     let mut state = waiting_for_etcd();
     let ready_for = WeederConfig {

@@ -90,6 +90,38 @@ async fn a_drain_ends_within_2_s_whatever_a_write_or_the_seed_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_leader_that_cannot_renew_its_lease_says_so_as_soon_as_it_must_not_act() {
+    let (leadership, mut election) = election();
+    lead(&mut election).await;
+    let readiness = election.config.readiness.clone();
+    assert!(leadership.is_leader() && readiness.blockers().is_empty());
+    tokio::time::advance(election.config.timing.renew_deadline).await;
+    election.show(election.now());
+    let [why] = &readiness.lines()[..] else {
+        panic!("{:?}", readiness.lines())
+    };
+    assert!(
+        why.starts_with("leader-election: the Lease garden/lease was not renewed in time"),
+        "{why}"
+    );
+    // The renewal that was under way succeeds after all.
+    election.sent = election.now();
+    let mine = election.candidate.claim("lease", Timestamp::UNIX_EPOCH);
+    election.on_answer(Ok(Some(mine)));
+    election.show(election.now());
+    assert_eq!(readiness.lines(), [""; 0]);
+    // Another one leads.
+    tokio::time::advance(election.config.timing.renew_deadline).await;
+    election.show(election.now());
+    assert_eq!(readiness.blockers().len(), 1);
+    let conflict = kube::core::Status::failure("no", "Conflict").with_code(409);
+    election.on_answer(Err(RequestError::Refused(Box::new(conflict))));
+    election.on_answer(Ok(Some(held_by(&election, "2", "b", 4))));
+    election.show(election.now());
+    assert_eq!(readiness.lines(), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_leader_stops_acting_when_the_version_that_it_replaces_is_gone_and_acts_on_when_a_server_fails() {
     for (code, failing) in [(409, false), (404, false), (503, true)] {
         let (leadership, mut election) = election();

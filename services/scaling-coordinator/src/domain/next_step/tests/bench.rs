@@ -20,6 +20,8 @@ pub(super) struct Bench {
     observed: BTreeMap<&'static str, Observed>,
     /// The resources that were not read just now.
     pub(super) unread: BTreeSet<&'static str>,
+    /// Those that are not configured any more.
+    pub(super) dropped: BTreeSet<&'static str>,
     pub(super) mode: Mode,
     pub(super) hints: FlowHints,
     pub(super) now: Instant,
@@ -47,6 +49,7 @@ impl Bench {
             config: gardener(),
             observed: observed.into(),
             unread: BTreeSet::new(),
+            dropped: BTreeSet::new(),
             mode: Mode::Protect,
             hints: FlowHints::default(),
             now: start(),
@@ -59,6 +62,7 @@ impl Bench {
             let name = short(&DependentResource::clone(config).reference);
             let mut dependent = dependent_of(config, self.observed[name].clone());
             dependent.read = !self.unread.contains(name);
+            dependent.dropped = self.dropped.contains(name);
             dependent
         };
         let dependents: Vec<_> = self.config.iter().map(dependent).collect();
