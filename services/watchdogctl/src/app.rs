@@ -5,7 +5,10 @@ use std::process::ExitCode;
 
 use crate::args::{Cli, ConnectArgs, CtlCommand};
 use crate::commands::seeds::{SeedAnswers, ask_each};
-use crate::commands::{self, WrittenAnswer};
+use crate::commands::shell::{completion, man};
+use crate::commands::{
+    WrittenAnswer, certificate, check, incidents, lists, plan, release, replicas, report, shoot, status, ui,
+};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::output::Output;
@@ -39,34 +42,24 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
         command,
     } = cli;
     let frame = output.frame(format.output);
-    check(&command, &connect, frame.format)?;
+    refuse(&command, &connect, frame.format)?;
     let answer = match &command {
-        CtlCommand::Completion { shell } => {
-            output.print(&commands::shell::completion(*shell, &called_as()));
-            return Ok(ExitCode::SUCCESS);
-        }
-        CtlCommand::Man => {
-            output.print(&commands::shell::man(&called_as())?);
-            return Ok(ExitCode::SUCCESS);
-        }
+        CtlCommand::Completion { shell } => WrittenAnswer::of_text(completion(*shell, &called_as())),
+        CtlCommand::Man => WrittenAnswer::of_text(man(&called_as())?),
         CtlCommand::Ui(args) => {
-            Box::pin(commands::ui::run(&connect, args, frame.format, output)).await?;
-            return Ok(ExitCode::SUCCESS);
+            let served = Box::pin(ui::run(&connect, args, frame.format, output)).await;
+            return served.map(|()| ExitCode::SUCCESS);
         }
         CtlCommand::Status(args) if args.watch => {
-            Box::pin(commands::status::watch(&connect, args, frame.format, output)).await?;
-            return Ok(ExitCode::SUCCESS);
+            let watched = Box::pin(status::watch(&connect, args, frame.format, output)).await;
+            return watched.map(|()| ExitCode::SUCCESS);
         }
         CtlCommand::Release(args) => {
-            let report = Box::pin(commands::release::run(&connect, args)).await?;
-            WrittenAnswer::new(&report, &frame)?
+            WrittenAnswer::new(&Box::pin(release::run(&connect, args)).await?, &frame)?
         }
-        CtlCommand::Incidents => {
-            let incidents = Box::pin(commands::incidents::read(&connect)).await?;
-            WrittenAnswer::new(&incidents, &frame)?
-        }
+        CtlCommand::Incidents => WrittenAnswer::new(&Box::pin(incidents::read(&connect)).await?, &frame)?,
         command => {
-            let ask = async |dialer| Box::pin(ask_one(dialer, command, &frame)).await;
+            let ask = async |dialer| Box::pin(ask_one(&dialer, command, &frame)).await;
             let mut seeds = Box::pin(ask_each(&connect, ask)).await?;
             match seeds.pop() {
                 Some(only) if !connect.has_contexts() => only.result?,
@@ -83,38 +76,36 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
 
 /// # Errors
 /// When the command does not write this format, or works on one seed and several are named.
-fn check(command: &CtlCommand, connect: &ConnectArgs, format: Format) -> Result<(), CommandError> {
-    let writer = match command {
-        CtlCommand::Completion { .. } | CtlCommand::Man if format != Format::Table => {
-            let what = "completion and man write only what a shell and man read";
-            return Err(CommandError::usage(what, "omit -o"));
-        }
-        CtlCommand::Report(_) => None,
-        _ if format == Format::Markdown => {
-            let what_to_do = "use -o json, or watchdogctl report SHOOT -o markdown";
-            return Err(CommandError::usage("only report writes Markdown", what_to_do));
-        }
-        CtlCommand::Release(_) => Some("release"),
-        CtlCommand::Certificate { .. } => Some("certificate"),
-        _ => None,
-    };
-    match writer {
-        Some(command) if connect.has_contexts() => Err(CommandError::usage(
-            format!("{command} writes, so it works on one seed at a time"),
-            format!("run watchdogctl --context NAME {command} for one seed, look, then for the next"),
-        )),
-        _ => Ok(()),
+fn refuse(command: &CtlCommand, connect: &ConnectArgs, format: Format) -> Result<(), CommandError> {
+    let is_script = matches!(command, CtlCommand::Completion { .. } | CtlCommand::Man);
+    if is_script && format != Format::Table {
+        let what = "completion and man write only what a shell and man read";
+        return Err(CommandError::usage(what, "omit -o"));
     }
+    if format == Format::Markdown && !matches!(command, CtlCommand::Report(_)) {
+        let what_to_do = "use -o json, or watchdogctl report SHOOT -o markdown";
+        return Err(CommandError::usage("only report writes Markdown", what_to_do));
+    }
+    let writer = match command {
+        CtlCommand::Release(_) => "release",
+        CtlCommand::Certificate { .. } => "certificate",
+        _ => return Ok(()),
+    };
+    if connect.has_contexts() {
+        return Err(CommandError::usage(
+            format!("{writer} writes, so it works on one seed at a time"),
+            format!("run watchdogctl --context NAME {writer} for one seed, look, then for the next"),
+        ));
+    }
+    Ok(())
 }
 
 /// The answer of one seed.
 async fn ask_one(
-    dialer: ProgramDialer,
+    dialer: &ProgramDialer,
     command: &CtlCommand,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    use commands::{certificate, check, plan, replicas, report, scaling, shoot, status, verdicts, weeders};
-    let dialer = &dialer;
     match command {
         CtlCommand::Status(args) => {
             let mut reader = status::StatusReader::new(dialer.clone(), args);
@@ -126,11 +117,11 @@ async fn ask_one(
             WrittenAnswer::new(&plan::read(dialer, &shoot.name, *direction).await?, frame)
         }
         CtlCommand::Report(shoot) => WrittenAnswer::new(&report::read(dialer, &shoot.name).await?, frame),
-        CtlCommand::Weeders(filter) => WrittenAnswer::new(&weeders::weeders(dialer, filter).await?, frame),
-        CtlCommand::Services(filter) => WrittenAnswer::new(&weeders::services(dialer, filter).await?, frame),
+        CtlCommand::Weeders(filter) => WrittenAnswer::new(&lists::weeders(dialer, filter).await?, frame),
+        CtlCommand::Services(filter) => WrittenAnswer::new(&lists::services(dialer, filter).await?, frame),
         CtlCommand::Replicas => WrittenAnswer::new(&replicas::read(dialer).await?, frame),
-        CtlCommand::Verdicts(args) => WrittenAnswer::new(&verdicts::read(dialer, args).await?, frame),
-        CtlCommand::Scaling(args) => WrittenAnswer::new(&scaling::read(dialer, args).await?, frame),
+        CtlCommand::Verdicts(args) => WrittenAnswer::new(&lists::verdicts(dialer, args).await?, frame),
+        CtlCommand::Scaling(args) => WrittenAnswer::new(&lists::scaling(dialer, args).await?, frame),
         CtlCommand::Certificate { folder } => WrittenAnswer::new(&certificate::write(dialer, folder)?, frame),
         CtlCommand::Incidents
         | CtlCommand::Release(_)

@@ -31,6 +31,12 @@ impl ProgramPods {
     pub(crate) fn ready(&self) -> usize {
         self.pods.iter().filter(|pod| is_ready(pod)).count()
     }
+
+    /// The names of the Pods that can be asked, ready or not.
+    pub(crate) fn answering(&self) -> Vec<String> {
+        let pods = self.pods.iter().filter(|pod| is_answering(pod));
+        pods.map(name).collect()
+    }
 }
 
 /// The name of a Pod. It is a part of paths of the API, which takes no other.
@@ -43,8 +49,7 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     stays(pod) && condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
 }
 
-/// True if it can be asked, ready or not.
-pub(crate) fn is_answering(pod: &Pod) -> bool {
+fn is_answering(pod: &Pod) -> bool {
     let is_waiting = containers(pod).any(|container| waiting(container).is_some());
     stays(pod) && phase(pod) == Some("Running") && !is_waiting
 }

@@ -8,12 +8,11 @@ use serde::Serialize;
 use watchdog_proto::scaling::v1::ListScalingRequest;
 
 use super::CommandAnswer;
+use crate::connect::ProgramDialer;
 use crate::connect::inspect::inspect;
-use crate::connect::{ProgramDialer, ReplicaEndpoint};
 use crate::error::WRONG;
-use crate::fetch;
 use crate::findings::{CheckFinding, Severity};
-use crate::pods::{self, ProgramPods};
+use crate::pods;
 use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{Frame, text};
@@ -41,11 +40,13 @@ pub(crate) struct CheckReport {
 pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
     let now = Timestamp::now();
     let mut findings = Vec::new();
-    let (mut endpoints, mut programs) = (Vec::new(), Vec::new());
+    let (mut replicas, mut programs) = (Vec::new(), Vec::new());
     match dialer.pods().await {
         Ok(Some(pods)) => {
             findings.extend(pods::findings(&pods, now));
-            endpoints = running(&pods);
+            // One that is not ready says why.
+            let names = pods.iter().map(|program| (program.program, program.answering()));
+            replicas.extend(names);
             // Of a program without a ready replica, the finding about replicas says all.
             let ready = pods.iter().filter(|program| program.ready() > 0);
             programs = ready.map(|program| program.program).collect();
@@ -55,7 +56,7 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
             for program in Program::ALL {
                 match dialer.replicas(program).await {
                     _ if !programs.contains(&program) => findings.push(not_asked(program)),
-                    Ok(found) => endpoints.extend(found),
+                    Ok(names) => replicas.push((program, names)),
                     Err(error) => findings.push(CheckFinding::failed(program.as_str(), "replicas", &error)),
                 }
             }
@@ -65,7 +66,10 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
     match dialer.certificate() {
         Err(error) => findings.push(CheckFinding::failed("your certificate", "certificate", error)),
         Ok(own) => {
-            let facts = join_all(endpoints.iter().map(|endpoint| inspect(dialer, endpoint))).await;
+            let replicas = replicas.iter();
+            let replicas =
+                replicas.flat_map(|(program, names)| names.iter().map(move |name| (*program, name)));
+            let facts = join_all(replicas.map(|(program, name)| inspect(dialer, program, name))).await;
             let validity = own.and_then(|own| own.validity);
             findings.extend(replica::findings(&facts, VERSION, validity, now));
             let complete = programs.iter().map(|program| completeness(dialer, *program));
@@ -78,23 +82,9 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
     CheckReport::new(findings)
 }
 
-/// The Pods that can answer, ready or not: one that is not ready says why.
-fn running(programs: &[ProgramPods]) -> Vec<ReplicaEndpoint> {
-    let mut endpoints = Vec::new();
-    for ProgramPods { program, pods, .. } in programs {
-        for pod in pods.iter().filter(|pod| pods::is_answering(pod)) {
-            endpoints.push(ReplicaEndpoint {
-                name: pods::name(pod),
-                program: *program,
-            });
-        }
-    }
-    endpoints
-}
-
 /// Looks whether an answer for the whole seed has all replicas in it.
 async fn completeness(dialer: &ProgramDialer, program: Program) -> CheckFinding {
-    let (severity, text) = match fetch::summary(dialer, program).await {
+    let (severity, text) = match dialer.summary(program).await {
         Ok(summary) if summary.missing.is_empty() => {
             (Severity::Fine, "answers for the whole seed".to_owned())
         }
@@ -109,12 +99,11 @@ async fn completeness(dialer: &ProgramDialer, program: Program) -> CheckFinding 
 
 /// The shoots that are held down. A coordinator that does not answer is found by its completeness.
 async fn shoots(dialer: &ProgramDialer) -> Option<CheckFinding> {
-    let coordinator = dialer.coordinator().await.ok()?;
     let filter = ListScalingRequest {
         meltdown_protection_active: Some(true),
         ..ListScalingRequest::default()
     };
-    let held = fetch::scalings(&coordinator, filter).await.ok()?;
+    let held = dialer.scalings(filter).await.ok()?;
     let shoots: Vec<String> = held.scalings.into_iter().map(|scaling| scaling.shoot).collect();
     held_down(&shoots)
 }

@@ -42,17 +42,14 @@ struct IncidentRow {
     #[serde(skip)]
     lasted: String,
     #[serde(skip)]
-    outcome: &'static str,
+    outcome: String,
     #[serde(skip)]
     prevented: String,
 }
 
 pub(crate) async fn read(connect: &ConnectArgs) -> Result<IncidentList, CommandError> {
-    let answers = ask_each(connect, async |dialer: ProgramDialer| {
-        let coordinator = dialer.coordinator().await?;
-        fetch::scalings(&coordinator, ListScalingRequest::default()).await
-    });
-    Ok(IncidentList::new(answers.await?, Timestamp::now()))
+    let ask = async |dialer: ProgramDialer| dialer.scalings(ListScalingRequest::default()).await;
+    Ok(IncidentList::new(ask_each(connect, ask).await?, Timestamp::now()))
 }
 
 impl IncidentList {
@@ -116,7 +113,7 @@ impl CommandAnswer for IncidentList {
             .column("STATE", |row| state(row))
             .column("STARTED", |row| text::since(row.incident.start_time, frame.now))
             .column("LASTED", |row| row.lasted.clone())
-            .column("OUTCOME", |row| row.outcome)
+            .column("OUTCOME", |row| row.outcome.clone())
             .column("MODE", |row| mode(&row.incident))
             .column("DOWN AFTER", |row| {
                 text::sent_duration(row.incident.verdict_to_last_write)
@@ -131,9 +128,9 @@ impl CommandAnswer for IncidentList {
 }
 
 fn state(row: &IncidentRow) -> Cell {
-    match row.incident.verdict_to_restored {
+    match row.incident.verdict_to_healthy {
+        _ if row.is_running => Cell::styled(Style::Warn, "runs"),
         Some(_) => Cell::styled(Style::Good, "ended"),
-        None if row.is_running => Cell::styled(Style::Warn, "runs"),
         None => Cell::styled(Style::Good, "released"),
     }
 }
@@ -148,7 +145,7 @@ const fn mode(incident: &Incident) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use watchdog_proto::scaling::v1::{HoldReason, ShootScaling};
+    use watchdog_proto::scaling::v1::ShootScaling;
 
     use super::*;
     use crate::render::incident::tests::ended;
@@ -217,24 +214,6 @@ mod tests {
         );
         let unanswered = serde_json::json!({"context": "c", "error": "no answer", "advice": "look"});
         assert_eq!(value["unanswered"][0], unanswered);
-    }
-
-    #[test]
-    fn an_incident_does_not_run_while_its_shoot_hibernates() {
-        let hibernating = ShootScaling {
-            hold_reason: HoldReason::Cluster.into(),
-            ..shoot("asleep", Some(60), None)
-        };
-        let running = shoot("awake", Some(90), None);
-        let all = IncidentList::new(vec![seed("", vec![hibernating, running])], testing::pipe().now);
-        let text = all.text(&testing::pipe());
-        let rows = text.lines().skip(1);
-        let states: Vec<&str> = rows.filter_map(|row| row.split_whitespace().nth(1)).collect();
-        assert_eq!(states, ["runs", "released"], "{text}");
-        assert_eq!(
-            serde_json::to_value(&all).unwrap()["incidents"][1]["isRunning"],
-            false
-        );
     }
 
     fn shown(scalings: Vec<ShootScaling>) -> String {

@@ -3,18 +3,16 @@
 pub(crate) mod certificate;
 pub(crate) mod check;
 pub(crate) mod incidents;
+pub(crate) mod lists;
 pub(crate) mod plan;
 pub(crate) mod release;
 pub(crate) mod replicas;
 pub(crate) mod report;
-pub(crate) mod scaling;
 pub(crate) mod seeds;
 pub(crate) mod shell;
 pub(crate) mod shoot;
 pub(crate) mod status;
 pub(crate) mod ui;
-pub(crate) mod verdicts;
-pub(crate) mod weeders;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -67,6 +65,19 @@ impl WrittenAnswer {
         })
     }
 
+    pub(crate) const fn of_text(text: String) -> Self {
+        Self {
+            content: Value::String(text),
+            headline: String::new(),
+            code: 0,
+        }
+    }
+
+    /// The text for people.
+    pub(crate) fn text(&self) -> &str {
+        self.content.as_str().unwrap_or_default()
+    }
+
     /// The text to print.
     ///
     /// # Errors
@@ -75,7 +86,7 @@ impl WrittenAnswer {
         let text = match format {
             Format::Yaml => serde_saphyr::to_string(&self.content).map_err(defect)?,
             Format::Json => serde_json::to_string_pretty(&self.content).map_err(defect)?,
-            _ => return Ok(self.content.as_str().unwrap_or_default().to_owned()),
+            _ => return Ok(self.text().to_owned()),
         };
         Ok(format!("{}\n", text.trim_end()))
     }

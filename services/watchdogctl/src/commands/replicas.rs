@@ -8,7 +8,7 @@ use watchdog_proto::probe::v1::{ListReplicasRequest, ListReplicasResponse};
 use super::CommandAnswer;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::{self, all_pages, ask};
+use crate::fetch::{all_pages, ask};
 use crate::program::Program;
 use crate::render::Frame;
 use crate::render::table::{Cell, Style, TextTable};
@@ -45,7 +45,7 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> Result<Replicas, CommandErro
 
 /// Two replicas of lease-probe probe each shoot. Of the others, the leader acts on everything.
 async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, CommandError> {
-    let summary = fetch::summary(dialer, program).await?;
+    let summary = dialer.summary(program).await?;
     let replicas = match summary.leader {
         Some(leader) => BTreeMap::from([(leader, summary.items)]),
         None => {

@@ -10,7 +10,7 @@ use super::shoot::{self, ShootExplanation};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::render::incident::{self, Prevention, ShootIncident};
-use crate::render::{Format, Frame, svg, text};
+use crate::render::{Format, Frame, code_block, svg, text};
 
 /// All that a report is made of.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -58,7 +58,7 @@ impl IncidentReport {
     fn present(&self, frame: &Frame) -> String {
         let mut out = self.now.head(frame);
         if let Some(verdict) = &self.now.verdict {
-            let outcome = text::outcome(verdict.outcome());
+            let outcome = text::value(verdict.outcome().as_str_name());
             out.push_str(&format!("now {outcome}: {}\n", verdict.message));
         }
         if let Some(scaling) = &self.now.scaling {
@@ -94,11 +94,6 @@ impl IncidentReport {
         }
         out
     }
-}
-
-/// Lines in which nothing is markup, whatever a program sends: Markdown takes indented lines as they are.
-fn code_block(lines: &str) -> String {
-    lines.lines().map(|line| format!("    {line}\n")).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
 use crate::error::CommandError;
 use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{Format, Frame};
+use crate::render::{Format, Frame, code_block};
 
 /// A seed answers within this time, or the others are shown without it.
 const SEED_TIMEOUT: Duration = Duration::from_secs(60);
@@ -88,6 +88,15 @@ impl SeedAnswer<WrittenAnswer> {
         }
     }
 
+    /// Its part of a document.
+    fn chapter(&self) -> String {
+        let content = match &self.result {
+            Ok(answer) => answer.text().to_owned(),
+            Err(error) => code_block(&error.to_string()),
+        };
+        format!("# Seed {}\n\n{content}\n", self.seed)
+    }
+
     fn result(&self) -> Cell {
         let headline = match &self.result {
             Ok(answer) => &answer.headline,
@@ -102,13 +111,16 @@ impl SeedAnswer<WrittenAnswer> {
 
 impl CommandAnswer for SeedAnswers {
     fn text(&self, frame: &Frame) -> String {
+        if frame.format == Format::Markdown {
+            return self.seeds.iter().map(SeedAnswer::chapter).collect();
+        }
         let mut out = TextTable::of(&self.seeds)
             .column("SEED", |answer| answer.seed.clone())
             .column("RESULT", |answer| answer.result())
             .render(frame);
         for answer in &self.seeds {
             let content = match &answer.result {
-                Ok(answer) => answer.printed(Format::Table).unwrap_or_default(),
+                Ok(answer) => answer.text().to_owned(),
                 Err(error) => format!("{error}\n"),
             };
             out.push_str(&frame.section(&format!("=== {}", answer.seed), &content));
@@ -180,11 +192,13 @@ error: no answer
 === good
 many lines
 ";
-        assert_eq!(table.printed(Format::Table).unwrap(), expected);
+        assert_eq!(table.text(), expected);
         let expected = json!({"seeds": [
             {"context": "away", "error": "no answer", "advice": "look"},
             {"context": "good", "answer": {"a": 1}},
         ]});
+        let document = "# Seed away\n\n    error: no answer\n      look\n\n# Seed good\n\nmany lines\n\n";
+        assert_eq!(written(Format::Markdown).text(), document);
         let json = written(Format::Json).printed(Format::Json).unwrap();
         assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), expected);
         let yaml = written(Format::Yaml).printed(Format::Yaml).unwrap();

@@ -124,11 +124,18 @@ const fn rests_on_scaling(state: CellState) -> bool {
 
 /// The outcome and its sentence.
 fn unknown(verdict: &Verdict) -> String {
-    format!("{}: {}", text::outcome(verdict.outcome()), verdict.message)
+    format!(
+        "{}: {}",
+        text::value(verdict.outcome().as_str_name()),
+        verdict.message
+    )
 }
 
 fn stale(verdict: &Verdict) -> String {
-    format!("was {}; nothing newer is known", text::outcome(verdict.outcome()))
+    format!(
+        "was {}; nothing newer is known",
+        text::value(verdict.outcome().as_str_name())
+    )
 }
 
 impl CellState {
@@ -166,11 +173,10 @@ mod tests {
     use std::time::Duration;
 
     use tokio::time::Instant;
+    use watchdog_client::validity::Validity;
     use watchdog_proto::scaling::v1::Mode;
 
-    use super::super::model::KnownVerdict;
     use super::*;
-    use crate::api_message::ApiMessage;
     use crate::render::testing;
 
     /// The cell of a shoot with this verdict, as it was sent at `sent`, and this scaling.
@@ -180,12 +186,11 @@ mod tests {
         sent: Instant,
         now: Instant,
     ) -> ShootCell {
-        let verdict = |outcome| KnownVerdict::new(ApiMessage(testing::verdict("a", outcome)), sent);
-        let verdict = outcome.map(verdict);
-        let is_valid = |known: &KnownVerdict| known.validity.is_valid_at(now);
+        let verdict = outcome.map(|outcome| testing::verdict("a", outcome));
+        let is_valid = |verdict: &Verdict| Validity::of_verdict(verdict, sent).is_valid_at(now);
         let input = CellInput {
             is_valid: verdict.as_ref().is_some_and(is_valid),
-            ..CellInput::current(verdict.as_ref().map(|known| &*known.verdict), scaling)
+            ..CellInput::current(verdict.as_ref(), scaling)
         };
         ShootCell::new("a", input)
     }

@@ -1,28 +1,112 @@
-//! `weeders` and `services`
+//! `verdicts`, `scaling`, `weeders` and `services`: messages of the API as tables, a row for each.
 
+use watchdog_proto::probe::v1::{ListVerdictsResponse, Verdict};
+use watchdog_proto::scaling::v1::{ListScalingRequest, ListScalingResponse, ShootScaling};
 use watchdog_proto::weeder::v1::{
-    DeletionResult, EndpointReadiness, LeftAlone, ListEndpointReadinessRequest,
-    ListEndpointReadinessResponse, ListWeedersRequest, ListWeedersResponse, PodDeletion, Readiness,
-    ServiceKey, Weeder, WeederState,
+    DeletionResult, EndpointReadiness, ListEndpointReadinessRequest, ListEndpointReadinessResponse,
+    ListWeedersRequest, ListWeedersResponse, PodDeletion, Readiness, ServiceKey, Weeder,
 };
 
 use super::CommandAnswer;
 use crate::api_message::ApiMessage;
-use crate::args::ServiceFilterArgs;
+use crate::args::{ScalingArgs, ServiceFilterArgs, VerdictsArgs};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::{self, all_pages};
+use crate::fetch::{all_pages, ask, of_shoots};
 use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{self, Frame, text};
+use crate::render::{Format, Frame, cells, incomplete, text};
 
-pub(crate) type Weeders = ApiMessage<ListWeedersResponse>;
-pub(crate) type EndpointServices = ApiMessage<ListEndpointReadinessResponse>;
+type Listed<M> = Result<ApiMessage<M>, CommandError>;
+
+pub(crate) async fn verdicts(dialer: &ProgramDialer, args: &VerdictsArgs) -> Listed<ListVerdictsResponse> {
+    if args.shoots.is_empty() {
+        return dialer.verdicts(&args.outcome).await.map(ApiMessage);
+    }
+    let get = async |shoot: &str| {
+        let answer = dialer.verdict(shoot).await?;
+        Ok((answer.verdict, answer.completeness))
+    };
+    of_shoots(&args.shoots, get).await.map(ApiMessage)
+}
+
+impl CommandAnswer for ApiMessage<ListVerdictsResponse> {
+    /// A wide table also has who observed the verdict and the sentence.
+    fn text(&self, frame: &Frame) -> String {
+        let wide = frame.format == Format::Wide;
+        let share = |verdict: &Verdict| text::shown(verdict.evidence.as_ref().map(text::share));
+        let table = TextTable::of(&self.verdicts)
+            .column("SHOOT", |verdict| verdict.shoot.clone())
+            .column("OUTCOME", |verdict| cells::outcome(verdict))
+            .column("EXPIRED", |verdict| share(verdict))
+            .column("SINCE", |verdict| {
+                text::since(verdict.outcome_change_time, frame.now)
+            })
+            .column("VALID", |verdict| cells::valid(verdict))
+            .column_if(wide, "OBSERVER", |verdict| verdict.observer.clone())
+            .column_if(wide, "AGE", |verdict| text::sent_duration(verdict.age))
+            .column_if(wide, "MESSAGE", |verdict| verdict.message.clone());
+        incomplete(Program::LeaseProbe, self.completeness.as_ref(), frame) + &table.render(frame)
+    }
+
+    fn headline(&self, _: &Frame) -> String {
+        format!("{} verdicts", self.total_size)
+    }
+}
+
+pub(crate) async fn scaling(dialer: &ProgramDialer, args: &ScalingArgs) -> Listed<ListScalingResponse> {
+    if args.shoots.is_empty() {
+        let filter = ListScalingRequest {
+            directions: args.direction.iter().map(|one| (*one).into()).collect(),
+            ..ListScalingRequest::default()
+        };
+        return dialer.scalings(filter).await.map(ApiMessage);
+    }
+    let get = async |shoot: &str| {
+        let answer = dialer.scaling(shoot).await?;
+        Ok((answer.scaling, answer.completeness))
+    };
+    of_shoots(&args.shoots, get).await.map(ApiMessage)
+}
+
+impl CommandAnswer for ApiMessage<ListScalingResponse> {
+    /// A wide table also has the replica that reports it and the reason.
+    fn text(&self, frame: &Frame) -> String {
+        let wide = frame.format == Format::Wide;
+        let table = TextTable::of(&self.scalings)
+            .column("SHOOT", |scaling| scaling.shoot.clone())
+            .column("DIRECTION", |scaling| {
+                cells::value(scaling.direction().as_str_name())
+            })
+            .column("SINCE", |scaling| {
+                text::since(scaling.direction_change_time, frame.now)
+            })
+            .column("STATE", |scaling| cells::value(scaling.state().as_str_name()))
+            .column("LEVEL", |scaling| text::shown(scaling.level))
+            .column("HELD DOWN", |scaling| held_down(scaling))
+            .column_if(wide, "REPLICA", |scaling| scaling.replica.clone())
+            .column_if(wide, "REASON", |scaling| scaling.reason.clone())
+            .column("WAITS FOR", |scaling| cells::waits_for(scaling));
+        incomplete(Program::ScalingCoordinator, self.completeness.as_ref(), frame) + &table.render(frame)
+    }
+
+    fn headline(&self, _: &Frame) -> String {
+        format!("{} shoots", self.total_size)
+    }
+}
+
+const fn held_down(scaling: &ShootScaling) -> &'static str {
+    if scaling.meltdown_protection_active {
+        "yes"
+    } else {
+        "-"
+    }
+}
 
 pub(crate) async fn weeders(
     dialer: &ProgramDialer,
     filter: &ServiceFilterArgs,
-) -> Result<Weeders, CommandError> {
+) -> Listed<ListWeedersResponse> {
     let client = dialer.weeder().await?;
     let pages = all_pages(async |page_size, page_token| {
         let request = ListWeedersRequest {
@@ -32,7 +116,7 @@ pub(crate) async fn weeders(
             service: filter.service.clone().unwrap_or_default(),
             ..ListWeedersRequest::default()
         };
-        fetch::ask(Program::Weeder, client.list_weeders(request)).await
+        ask(Program::Weeder, client.list_weeders(request)).await
     });
     pages.await.map(ApiMessage)
 }
@@ -40,7 +124,7 @@ pub(crate) async fn weeders(
 pub(crate) async fn services(
     dialer: &ProgramDialer,
     filter: &ServiceFilterArgs,
-) -> Result<EndpointServices, CommandError> {
+) -> Listed<ListEndpointReadinessResponse> {
     let client = dialer.weeder().await?;
     let pages = all_pages(async |page_size, page_token| {
         let request = ListEndpointReadinessRequest {
@@ -50,45 +134,30 @@ pub(crate) async fn services(
             service: filter.service.clone().unwrap_or_default(),
             ..ListEndpointReadinessRequest::default()
         };
-        fetch::ask(Program::Weeder, client.list_endpoint_readiness(request)).await
+        ask(Program::Weeder, client.list_endpoint_readiness(request)).await
     });
     pages.await.map(ApiMessage)
 }
 
-impl CommandAnswer for Weeders {
+impl CommandAnswer for ApiMessage<ListWeedersResponse> {
     /// One row for each weeder, then its deletions and the pods that it leaves alone.
     fn text(&self, frame: &Frame) -> String {
-        let missing = fetch::missing(Program::Weeder, self.completeness.as_ref());
-        let mut out = render::missing(&missing, frame);
+        let out = incomplete(Program::Weeder, self.completeness.as_ref(), frame);
         if self.weeders.is_empty() {
             return out + "No weeder is active: no service became ready recently.\n";
         }
         let table = TextTable::of(&self.weeders)
             .column("SHOOT", |weeder| namespace(weeder.key.as_ref()))
             .column("SERVICE", |weeder| service(weeder.key.as_ref()))
-            .column("STATE", |weeder| state(weeder.state()))
+            .column("STATE", |weeder| cells::value(weeder.state().as_str_name()))
             .column("STARTED", |weeder| text::since(weeder.start_time, frame.now))
             .column("REMAINING", |weeder| text::sent_duration(weeder.remaining))
             .column("DELETED", |weeder| weeder.deleted.to_string())
             .column("LEFT ALONE", |weeder| weeder.left_alone.len().to_string())
             .column("MESSAGE", |weeder| weeder.message.clone());
-        out.push_str(&table.render(frame));
-        for more in [deletions(&self.weeders, frame), left_alone(&self.weeders, frame)] {
-            if !more.is_empty() {
-                out.push_str(&format!("\n{more}"));
-            }
-        }
-        out
+        let more = deletions(&self.weeders, frame) + &left_alone(&self.weeders, frame);
+        out + &table.render(frame) + &more
     }
-}
-
-fn state(state: WeederState) -> Cell {
-    let style = match state {
-        WeederState::Active => Style::Warn,
-        _ => Style::Plain,
-    };
-    let state = text::bare(state.as_str_name(), "WEEDER_STATE_").to_lowercase();
-    Cell::styled(style, state)
 }
 
 fn deletions(weeders: &[Weeder], frame: &Frame) -> String {
@@ -107,20 +176,19 @@ fn deletions(weeders: &[Weeder], frame: &Frame) -> String {
         })
         .column("RESTARTS", |(_, deletion)| deletion.restart_count.to_string())
         .column("WHY", |(_, deletion)| deletion.message.clone())
-        .render_rows(frame)
+        .after("\n", frame)
 }
 
 fn result(deletion: &PodDeletion) -> Cell {
-    let result = text::bare(deletion.result().as_str_name(), "DELETION_RESULT_").to_lowercase();
-    match (deletion.result(), deletion.useless) {
-        (DeletionResult::Refused, _) => Cell::styled(Style::Bad, result),
-        (_, true) => Cell::styled(Style::Warn, format!("{result}, useless")),
-        _ => result.into(),
+    let result = deletion.result();
+    if deletion.useless && result != DeletionResult::Refused {
+        let result = text::value(result.as_str_name());
+        return Cell::styled(Style::Warn, format!("{result}, useless"));
     }
+    cells::value(result.as_str_name())
 }
 
 fn left_alone(weeders: &[Weeder], frame: &Frame) -> String {
-    let reason = |pod: &LeftAlone| text::bare(pod.reason().as_str_name(), "KEEP_REASON_").to_lowercase();
     let all = weeders.iter();
     let rows = all.flat_map(|weeder| weeder.left_alone.iter().map(move |pod| (weeder, pod)));
     TextTable::of(rows)
@@ -128,21 +196,20 @@ fn left_alone(weeders: &[Weeder], frame: &Frame) -> String {
         .column("LEFT ALONE", |(_, pod)| pod.pod.clone())
         .column("CONTAINER", |(_, pod)| pod.container.clone())
         .column("SINCE", |(_, pod)| text::since(pod.decide_time, frame.now))
-        .column("REASON", |(_, pod)| reason(pod))
+        .column("REASON", |(_, pod)| cells::value(pod.reason().as_str_name()))
         .column("EXIT", |(_, pod)| exit(pod.exit_code, &pod.exit_reason))
         .column("TERMINATION MESSAGE", |(_, pod)| pod.exit_message.clone())
-        .render_rows(frame)
+        .after("\n", frame)
 }
 
 fn exit(code: Option<i32>, reason: &str) -> String {
     format!("{} {reason}", text::shown(code)).trim_end().to_owned()
 }
 
-impl CommandAnswer for EndpointServices {
+impl CommandAnswer for ApiMessage<ListEndpointReadinessResponse> {
     /// One row for each service; those that are not ready first.
     fn text(&self, frame: &Frame) -> String {
-        let missing = fetch::missing(Program::Weeder, self.completeness.as_ref());
-        let out = render::missing(&missing, frame);
+        let out = incomplete(Program::Weeder, self.completeness.as_ref(), frame);
         if self.services.is_empty() {
             return out + "No service of the configuration has endpoints.\n";
         }
@@ -151,7 +218,7 @@ impl CommandAnswer for EndpointServices {
         let table = TextTable::of(ordered)
             .column("SHOOT", |one| namespace(one.key.as_ref()))
             .column("SERVICE", |one| service(one.key.as_ref()))
-            .column("READINESS", |one| readiness(one.readiness()))
+            .column("READINESS", |one| cells::value(one.readiness().as_str_name()))
             .column("ENDPOINTS", |one| {
                 format!("{}/{}", one.ready_endpoints, one.endpoints)
             })
@@ -159,14 +226,6 @@ impl CommandAnswer for EndpointServices {
             .column("OBSERVER", |one| one.observer.clone());
         out + &table.render(frame)
     }
-}
-
-fn readiness(readiness: Readiness) -> Cell {
-    let style = match readiness {
-        Readiness::Ready => Style::Good,
-        _ => Style::Bad,
-    };
-    Cell::styled(style, text::bare(readiness.as_str_name(), "READINESS_"))
 }
 
 fn namespace(key: Option<&ServiceKey>) -> String {
@@ -179,8 +238,59 @@ fn service(key: Option<&ServiceKey>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use watchdog_client::message::COMPLETE;
+    use watchdog_proto::probe::v1::{Outcome, SkipReason};
+    use watchdog_proto::weeder::v1::{LeftAlone, WeederState};
+
     use super::*;
     use crate::render::testing;
+
+    #[test]
+    fn wide_adds_the_observer_and_the_sentence() {
+        let skipped = Verdict {
+            skip_reason: SkipReason::Hibernating.into(),
+            evidence: None,
+            ..testing::verdict("shoot--a--c", Outcome::Skipped)
+        };
+        let verdicts = vec![testing::verdict("shoot--a--b", Outcome::LeasesExpired), skipped];
+        let list = ApiMessage(ListVerdictsResponse {
+            verdicts,
+            completeness: Some(COMPLETE),
+            ..ListVerdictsResponse::default()
+        });
+        assert_eq!(
+            list.text(&testing::pipe()),
+            "\
+SHOOT        OUTCOME              EXPIRED      SINCE              VALID
+shoot--a--b  LEASES_EXPIRED       100 % (6/6)  2m10s (00:37:50Z)  12s
+shoot--a--c  SKIPPED HIBERNATING  -            2m10s (00:37:50Z)  12s
+"
+        );
+        let wide = list.text(&testing::wide());
+        assert!(
+            wide.contains("12s    lease-probe-0  1s   A sentence.\n"),
+            "{wide}"
+        );
+    }
+
+    #[test]
+    fn a_row_says_where_a_shoot_goes() {
+        let list = ApiMessage(ListScalingResponse {
+            scalings: vec![testing::scaling_down("shoot--a--b")],
+            ..ListScalingResponse::default()
+        });
+        let expected = "\
+SHOOT        DIRECTION  SINCE              STATE    LEVEL  HELD DOWN  WAITS FOR
+shoot--a--b  down       2m09s (00:37:51Z)  running  1      yes        kube-controller-manager WAITING: \
+    It has 1 ready replica.
+";
+        assert_eq!(list.text(&testing::pipe()), expected);
+        let wide = list.text(&testing::wide());
+        assert!(
+            wide.contains("scaling-coordinator-0  The nodes are cut off.  "),
+            "{wide}"
+        );
+    }
 
     fn key(service: &str) -> Option<ServiceKey> {
         Some(ServiceKey {
