@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use serde_json::Value;
+
 use crate::args::{Cli, ConnectArgs, CtlCommand};
 use crate::commands::seeds::{SeedAnswers, ask_each};
 use crate::commands::shell::{completion, man};
@@ -44,8 +46,10 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
     let frame = output.frame(format.output);
     refuse(&command, &connect, frame.format)?;
     let answer = match &command {
-        CtlCommand::Completion { shell } => WrittenAnswer::of_text(completion(*shell, &called_as())),
-        CtlCommand::Man => WrittenAnswer::of_text(man(&called_as())?),
+        CtlCommand::Completion { shell } => {
+            WrittenAnswer::of(&frame, completion(*shell, &called_as()), Value::Null)
+        }
+        CtlCommand::Man => WrittenAnswer::of(&frame, man(&called_as())?, Value::Null),
         CtlCommand::Ui(args) => {
             let served = Box::pin(ui::run(&connect, args, frame.format, output)).await;
             return served.map(|()| ExitCode::SUCCESS);
@@ -54,10 +58,8 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
             let watched = Box::pin(status::watch(&connect, args, frame.format, output)).await;
             return watched.map(|()| ExitCode::SUCCESS);
         }
-        CtlCommand::Release(args) => {
-            WrittenAnswer::new(&Box::pin(release::run(&connect, args)).await?, &frame)?
-        }
-        CtlCommand::Incidents => WrittenAnswer::new(&Box::pin(incidents::read(&connect)).await?, &frame)?,
+        CtlCommand::Release(args) => Box::pin(release::run(&connect, args, &frame)).await?,
+        CtlCommand::Incidents => Box::pin(incidents::read(&connect, &frame)).await?,
         command => {
             let ask = async |dialer| Box::pin(ask_one(&dialer, command, &frame)).await;
             let mut seeds = Box::pin(ask_each(&connect, ask)).await?;
@@ -111,18 +113,18 @@ async fn ask_one(
             let mut reader = status::StatusReader::new(dialer.clone(), args);
             WrittenAnswer::new(&Box::pin(reader.read()).await, frame)
         }
-        CtlCommand::Check => WrittenAnswer::new(&check::read(dialer).await, frame),
+        CtlCommand::Check => Ok(check::read(dialer, frame).await),
         CtlCommand::Shoot(shoot) => WrittenAnswer::new(&shoot::read(dialer, &shoot.name).await?, frame),
         CtlCommand::Plan { shoot, direction } => {
             WrittenAnswer::new(&plan::read(dialer, &shoot.name, *direction).await?, frame)
         }
-        CtlCommand::Report(shoot) => WrittenAnswer::new(&report::read(dialer, &shoot.name).await?, frame),
+        CtlCommand::Report(shoot) => report::read(dialer, &shoot.name, frame).await,
         CtlCommand::Weeders(filter) => WrittenAnswer::new(&lists::weeders(dialer, filter).await?, frame),
         CtlCommand::Services(filter) => WrittenAnswer::new(&lists::services(dialer, filter).await?, frame),
-        CtlCommand::Replicas => WrittenAnswer::new(&replicas::read(dialer).await?, frame),
+        CtlCommand::Replicas => replicas::read(dialer, frame).await,
         CtlCommand::Verdicts(args) => WrittenAnswer::new(&lists::verdicts(dialer, args).await?, frame),
         CtlCommand::Scaling(args) => WrittenAnswer::new(&lists::scaling(dialer, args).await?, frame),
-        CtlCommand::Certificate { folder } => WrittenAnswer::new(&certificate::write(dialer, folder)?, frame),
+        CtlCommand::Certificate { folder } => certificate::write(dialer, folder, frame),
         CtlCommand::Incidents
         | CtlCommand::Release(_)
         | CtlCommand::Ui(_)

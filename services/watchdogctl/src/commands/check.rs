@@ -4,10 +4,10 @@ mod replica;
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde_json::json;
 use watchdog_proto::scaling::v1::ListScalingRequest;
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use crate::connect::ProgramDialer;
 use crate::connect::inspect::inspect;
 use crate::error::WRONG;
@@ -27,17 +27,7 @@ const ASKED: &str = "asked";
 const HELD_DOWN: &str = "shoots";
 const MOST_NAMED: usize = 5;
 
-/// All that was found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct CheckReport {
-    findings: Vec<CheckFinding>,
-    /// The last line.
-    conclusion: String,
-    #[serde(skip)]
-    style: Style,
-}
-
-pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
+pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> WrittenAnswer {
     let now = Timestamp::now();
     let mut findings = Vec::new();
     let (mut replicas, mut programs) = (Vec::new(), Vec::new());
@@ -79,7 +69,7 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
             }
         }
     }
-    CheckReport::new(findings)
+    written(&findings, frame)
 }
 
 /// Looks whether an answer for the whole seed has all replicas in it.
@@ -131,64 +121,51 @@ fn held_down(shoots: &[String]) -> Option<CheckFinding> {
     (!shoots.is_empty()).then(|| CheckFinding::new(Severity::Notice, "all", HELD_DOWN, text))
 }
 
-impl CheckReport {
-    /// The last line is never good news beside anything that is wrong, held down or was not asked.
-    fn new(findings: Vec<CheckFinding>) -> Self {
-        let about = |what| findings.iter().filter(move |finding| finding.what == what);
-        let not_asked: Vec<&str> = about(ASKED).map(|finding| finding.subject.as_str()).collect();
-        let held = about(HELD_DOWN).next().map(|finding| finding.text.as_str());
-        let (style, conclusion) = match (wrong(&findings), held) {
-            (0, None) if !not_asked.is_empty() => {
-                let not_asked = not_asked.join(", ");
-                (
-                    Style::Warn,
-                    format!("No fault found, but not asked: {not_asked}."),
-                )
-            }
-            (0, None) => (Style::Good, "Nothing is wrong.".to_owned()),
-            (0, Some(held)) => {
-                let text = format!("The watchdog works, and {held}; see watchdogctl status.");
-                (Style::Warn, text)
-            }
-            (wrong, held) => {
-                let held = held.map_or_else(String::new, |held| format!(", and {held}"));
-                let wrong = text::count(wrong, "check", "checks");
-                (Style::Bad, format!("{wrong} found something wrong{held}."))
-            }
-        };
-        Self {
-            findings,
-            conclusion,
-            style,
+/// The last line is never good news beside anything that is wrong, held down or was not asked.
+fn conclusion(findings: &[CheckFinding]) -> (Style, String) {
+    let about = |what| findings.iter().filter(move |finding| finding.what == what);
+    let not_asked: Vec<&str> = about(ASKED).map(|finding| finding.subject.as_str()).collect();
+    let held = about(HELD_DOWN).next().map(|finding| finding.text.as_str());
+    match (wrong(findings), held) {
+        (0, None) if !not_asked.is_empty() => {
+            let not_asked = not_asked.join(", ");
+            (
+                Style::Warn,
+                format!("No fault found, but not asked: {not_asked}."),
+            )
+        }
+        (0, None) => (Style::Good, "Nothing is wrong.".to_owned()),
+        (0, Some(held)) => {
+            let text = format!("The watchdog works, and {held}; see watchdogctl status.");
+            (Style::Warn, text)
+        }
+        (wrong, held) => {
+            let held = held.map_or_else(String::new, |held| format!(", and {held}"));
+            let wrong = text::count(wrong, "check", "checks");
+            (Style::Bad, format!("{wrong} found something wrong{held}."))
         }
     }
 }
 
 /// The number of findings about something wrong.
 fn wrong(findings: &[CheckFinding]) -> usize {
-    let wrong = findings
-        .iter()
-        .filter(|finding| finding.severity == Severity::Wrong);
-    wrong.count()
+    let severities = findings.iter().map(|finding| finding.severity);
+    severities.filter(|severity| *severity == Severity::Wrong).count()
 }
 
-impl CommandAnswer for CheckReport {
-    fn text(&self, frame: &Frame) -> String {
-        let table = TextTable::of(&self.findings)
-            .column("RESULT", |finding| result(finding.severity))
-            .column("REPLICA", |finding| finding.subject.clone())
-            .column("CHECK", |finding| finding.what)
-            .column("FOUND", |finding| finding.text.clone());
-        let conclusion = frame.paint(self.style, &self.conclusion);
-        format!("{}\n{conclusion}\n", table.render(frame))
-    }
-
-    fn headline(&self, _: &Frame) -> String {
-        self.conclusion.clone()
-    }
-
-    fn code(&self) -> u8 {
-        if wrong(&self.findings) > 0 { WRONG } else { 0 }
+fn written(findings: &[CheckFinding], frame: &Frame) -> WrittenAnswer {
+    let (style, conclusion) = conclusion(findings);
+    let table = TextTable::of(findings)
+        .column("RESULT", |finding| result(finding.severity))
+        .column("REPLICA", |finding| finding.subject.clone())
+        .column("CHECK", |finding| finding.what)
+        .column("FOUND", |finding| finding.text.clone());
+    let text = format!("{}\n{}\n", table.render(frame), frame.paint(style, &conclusion));
+    let value = json!({"findings": findings, "conclusion": conclusion});
+    WrittenAnswer {
+        headline: conclusion,
+        code: if wrong(findings) > 0 { WRONG } else { 0 },
+        ..WrittenAnswer::of(frame, text, value)
     }
 }
 
@@ -215,7 +192,7 @@ mod tests {
     }
 
     fn shown(findings: &[CheckFinding]) -> String {
-        CheckReport::new(findings.to_vec()).text(&testing::pipe())
+        written(findings, &testing::pipe()).text().to_owned()
     }
 
     #[test]
@@ -239,9 +216,8 @@ WRONG   weeder-0  readiness  not serving
             not_asked(Program::ScalingCoordinator),
             not_asked(Program::Weeder),
         ];
-        let report = CheckReport::new(findings.to_vec());
         let end = "No fault found, but not asked: scaling-coordinator, weeder.";
-        assert_eq!((report.conclusion.as_str(), report.style), (end, Style::Warn));
+        assert_eq!(conclusion(&findings), (Style::Warn, end.to_owned()));
         let shown = shown(&findings);
         assert!(
             shown
@@ -266,7 +242,7 @@ WRONG   weeder-0  readiness  not serving
                  shoot--5 and 2 more.",
             ),
         ] {
-            assert_eq!(CheckReport::new(findings).conclusion, end);
+            assert_eq!(written(&findings, &testing::pipe()).headline, end);
         }
     }
 }

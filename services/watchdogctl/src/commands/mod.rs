@@ -65,10 +65,15 @@ impl WrittenAnswer {
         })
     }
 
-    pub(crate) const fn of_text(text: String) -> Self {
+    /// An answer that is there in both forms.
+    pub(crate) fn of(frame: &Frame, text: String, value: Value) -> Self {
         Self {
-            content: Value::String(text),
-            headline: String::new(),
+            content: if frame.format.is_text() {
+                text.into()
+            } else {
+                value
+            },
+            headline: "answered".to_owned(),
             code: 0,
         }
     }

@@ -166,40 +166,46 @@ pub(crate) fn rule(verdict: &Verdict) -> String {
     let share = evidence.expired_fraction.map(text::percent);
     let share = share.unwrap_or_else(|| "none".to_owned());
     let threshold = text::percent(evidence.threshold);
-    let why = match verdict.outcome() {
-        Outcome::Healthy => {
-            return format!(
-                "The share of expired leases ({share}) is below the threshold ({threshold}): the dependants may run. \
-                 Direction: up."
-            );
-        }
-        Outcome::LeasesExpired => {
-            return format!(
-                "The share of expired leases ({share}) has reached the threshold ({threshold}): the nodes are cut \
-                 off. Direction: down."
-            );
-        }
-        Outcome::ExternalUnreachable => {
-            return "The external endpoint of the API server does not answer and no eligible lease was renewed for 1.25 \
-                    renew intervals since: the nodes are cut off. Direction: down."
-                .to_owned();
-        }
-        Outcome::Skipped => {
-            let reason = text::value(verdict.skip_reason().as_str_name());
-            return format!("The shoot is not probed ({reason}). Direction: hold.");
-        }
+    let reason = text::value(verdict.skip_reason().as_str_name());
+    let (why, direction) = match verdict.outcome() {
+        Outcome::Healthy => (
+            format!(
+                "The share of expired leases ({share}) is below the threshold ({threshold}): the dependants may run"
+            ),
+            "up",
+        ),
+        Outcome::LeasesExpired => (
+            format!(
+                "The share of expired leases ({share}) has reached the threshold ({threshold}): the nodes are cut off"
+            ),
+            "down",
+        ),
+        Outcome::ExternalUnreachable => (
+            "The external endpoint of the API server does not answer and no eligible lease was renewed for 1.25 renew \
+             intervals since: the nodes are cut off"
+                .to_owned(),
+            "down",
+        ),
+        Outcome::Skipped => (format!("The shoot is not probed ({reason})"), "hold"),
+        other => (inconclusive(other).to_owned(), "hold"),
+    };
+    format!("{why}. Direction: {direction}.")
+}
+
+/// Why an outcome says nothing about the nodes.
+const fn inconclusive(outcome: Outcome) -> &'static str {
+    match outcome {
         Outcome::ApiServerUnreachable => {
             "The API server does not answer, so the state of the nodes is unknown"
         }
         Outcome::Throttled => "The API server answered 429; lease-probe waits",
         Outcome::Inconclusive => "The API server answers, but leases, nodes or Machines could not be read",
         Outcome::TooFewCandidates => "A single lease is eligible and it is expired: too little evidence",
-        Outcome::Pending | Outcome::Unspecified => {
+        _ => {
             "No result yet, or it is not proven that the kubelets are cut off, because the API server may have been \
              down"
         }
-    };
-    format!("{why}. Direction: hold.")
+    }
 }
 
 fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {

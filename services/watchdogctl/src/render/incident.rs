@@ -123,8 +123,11 @@ impl<'a> ShootIncident<'a> {
         let silent = before + healthy.map_or_else(|| self.length(), |healthy| forward(Some(healthy)));
         let (grace_shown, silent_shown) = (text::duration(grace), text::duration(silent));
         if silent <= grace {
-            let is_over = healthy.is_some() || self.is_released();
-            let yet = if is_over { "" } else { " yet" };
+            let yet = if healthy.is_none() && self.is_running() {
+                " yet"
+            } else {
+                ""
+            };
             let text = format!(
                 "nothing{yet}: the leases were not renewed for {silent_shown}, and kube-controller-manager waits \
                  {grace_shown}"
@@ -310,25 +313,21 @@ impl<'a> ShootIncident<'a> {
 
 /// Each stage, and how long it took.
 fn stages(incident: &Incident) -> Vec<String> {
-    let span = |sent: Option<prost_types::Duration>| sent.map(|sent| forward(Some(&sent)));
-    let healthy = span(incident.verdict_to_healthy);
-    let restored = span(incident.verdict_to_restored).zip(healthy);
+    let span = |sent: &Option<prost_types::Duration>| sent.as_ref().map(|sent| forward(Some(sent)));
+    let healthy = span(&incident.verdict_to_healthy);
+    let restored = span(&incident.verdict_to_restored).zip(healthy);
     let stages = [
-        ("last renewal to verdict", span(incident.last_renewal_to_verdict)),
-        ("verdict to first write", span(incident.verdict_to_first_write)),
-        ("verdict to last write", span(incident.verdict_to_last_write)),
+        ("last renewal to verdict", span(&incident.last_renewal_to_verdict)),
+        ("verdict to first write", span(&incident.verdict_to_first_write)),
+        ("verdict to last write", span(&incident.verdict_to_last_write)),
         ("verdict to healthy", healthy),
         (
             "healthy to restored",
             restored.map(|(end, start)| end.saturating_sub(start)),
         ),
     ];
-    let known = stages
-        .into_iter()
-        .filter_map(|(stage, took)| Some((stage, took?)));
-    known
-        .map(|(stage, took)| format!("{stage} {}", text::duration(took)))
-        .collect()
+    let took = |(stage, took)| Some(format!("{stage} {}", text::duration(took?)));
+    stages.into_iter().filter_map(took).collect()
 }
 
 /// The share of expired leases at the peak, with its zones; none if no lease was eligible.

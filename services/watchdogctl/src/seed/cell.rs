@@ -54,11 +54,9 @@ pub(crate) struct ShootCell {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CellInput<'a> {
     pub(crate) verdict: Option<&'a Verdict>,
-    /// The verdict is valid now.
+    /// The verdict is valid now. That a shoot is skipped has no validity; it is as current as the reports of lease-probe.
     pub(crate) is_valid: bool,
     pub(crate) scaling: Option<&'a ShootScaling>,
-    /// lease-probe has reported lately.
-    pub(crate) has_current_verdicts: bool,
     /// The coordinator has reported lately, or is not followed.
     pub(crate) has_current_scaling: bool,
 }
@@ -70,7 +68,6 @@ impl<'a> CellInput<'a> {
             verdict,
             is_valid: true,
             scaling,
-            has_current_verdicts: true,
             has_current_scaling: true,
         }
     }
@@ -158,9 +155,8 @@ impl CellState {
             _ if is_restored => Self::Restoring,
             _ if is_held || is_settled_down => Self::Held,
             None => Self::Unknown,
-            // lease-probe says no more about it, so its verdict has no validity.
-            Some(Outcome::Skipped) if input.has_current_verdicts => Self::Skipped,
             _ if !input.is_valid => Self::Stale,
+            Some(Outcome::Skipped) => Self::Skipped,
             Some(Outcome::Healthy) if !input.has_current_scaling => Self::Stale,
             Some(Outcome::Healthy) => Self::Healthy,
             Some(_) => Self::Unknown,
@@ -282,21 +278,9 @@ mod tests {
     #[test]
     fn a_shoot_is_healthy_only_while_the_coordinator_reports_it() {
         let healthy = testing::verdict("a", Outcome::Healthy);
-        // As lease-probe sends it: without validity.
-        let skipped = Verdict {
-            valid_for: None,
-            ..testing::verdict("a", Outcome::Skipped)
-        };
         let input = CellInput {
-            has_current_verdicts: false,
             has_current_scaling: false,
             ..CellInput::current(Some(&healthy), None)
-        };
-        assert_eq!(CellState::of(input), CellState::Stale);
-        let input = CellInput {
-            verdict: Some(&skipped),
-            is_valid: false,
-            ..input
         };
         assert_eq!(CellState::of(input), CellState::Stale);
     }

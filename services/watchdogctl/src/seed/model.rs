@@ -11,7 +11,7 @@ use watchdog_api::text::printable;
 use watchdog_client::follow::{Received, Update};
 use watchdog_client::validity::Validity;
 use watchdog_client::wire;
-use watchdog_proto::probe::v1::{Evidence, Verdict, ZoneEvidence};
+use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict, ZoneEvidence};
 use watchdog_proto::scaling::v1::ShootScaling;
 use watchdog_proto::weeder::v1::Weeder;
 
@@ -296,11 +296,14 @@ impl SeedModel {
 
     fn input<'a>(&self, record: &'a ShootRecord, now: &ClockReading) -> CellInput<'a> {
         let known = record.verdict.as_ref();
+        let is_valid = |known: &KnownVerdict| match known.verdict.outcome() {
+            Outcome::Skipped => self.is_current(Program::LeaseProbe, now),
+            _ => known.is_valid(now),
+        };
         CellInput {
             verdict: known.map(|known| &*known.verdict),
-            is_valid: known.is_some_and(|known| known.is_valid(now)),
+            is_valid: known.is_some_and(is_valid),
             scaling: record.scaling.as_deref(),
-            has_current_verdicts: self.is_current(Program::LeaseProbe, now),
             has_current_scaling: self.is_current(Program::ScalingCoordinator, now),
         }
     }

@@ -203,6 +203,22 @@ fn what_a_lost_program_reported_becomes_stale() {
     assert_eq!(states(&message(&model, &at(start, 28))), [("a", "stale")]);
 }
 
+/// As lease-probe sends it: without validity.
+#[test]
+fn a_shoot_is_skipped_while_lease_probe_reports() {
+    let start = Instant::now();
+    let skipped = Verdict {
+        valid_for: None,
+        ..testing::verdict("a", Outcome::Skipped)
+    };
+    let mut model = healthy(&["a"], &at(start, 0));
+    let update = Update::Upsert("a".to_owned(), received(skipped, &at(start, 0)));
+    model.on_verdicts(update, &at(start, 0));
+    model.on_verdicts(lost(), &at(start, 60));
+    assert_eq!(states(&message(&model, &at(start, 60))), [("a", "skipped")]);
+    assert_eq!(states(&message(&model, &at(start, 75))), [("a", "stale")]);
+}
+
 #[test]
 fn a_program_that_is_not_followed_makes_nothing_stale() {
     let now = at(Instant::now(), 0);
