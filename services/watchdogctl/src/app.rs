@@ -3,10 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use serde_json::Value;
-
 use crate::args::{Cli, ConnectArgs, CtlCommand};
-use crate::commands::seeds::{SeedAnswers, ask_each};
+use crate::commands::seeds::{ask_each, side_by_side};
 use crate::commands::shell::{completion, man};
 use crate::commands::{
     WrittenAnswer, certificate, check, incidents, lists, plan, release, replicas, report, shoot, status, ui,
@@ -46,10 +44,8 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
     let frame = output.frame(format.output);
     refuse(&command, &connect, frame.format)?;
     let answer = match &command {
-        CtlCommand::Completion { shell } => {
-            WrittenAnswer::of(&frame, completion(*shell, &called_as()), Value::Null)
-        }
-        CtlCommand::Man => WrittenAnswer::of(&frame, man(&called_as())?, Value::Null),
+        CtlCommand::Completion { shell } => WrittenAnswer::of(&frame, completion(*shell, &called_as()), ())?,
+        CtlCommand::Man => WrittenAnswer::of(&frame, man(&called_as())?, ())?,
         CtlCommand::Ui(args) => {
             let served = Box::pin(ui::run(&connect, args, frame.format, output)).await;
             return served.map(|()| ExitCode::SUCCESS);
@@ -67,7 +63,7 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
                 Some(only) if !connect.has_contexts() => only.result?,
                 last => {
                     seeds.extend(last);
-                    WrittenAnswer::new(&SeedAnswers { seeds }, &frame)?
+                    side_by_side(seeds, &frame)?
                 }
             }
         }
@@ -111,19 +107,17 @@ async fn ask_one(
     match command {
         CtlCommand::Status(args) => {
             let mut reader = status::StatusReader::new(dialer.clone(), args);
-            WrittenAnswer::new(&Box::pin(reader.read()).await, frame)
+            Box::pin(reader.read()).await.written(frame)
         }
-        CtlCommand::Check => Ok(check::read(dialer, frame).await),
-        CtlCommand::Shoot(shoot) => WrittenAnswer::new(&shoot::read(dialer, &shoot.name).await?, frame),
-        CtlCommand::Plan { shoot, direction } => {
-            WrittenAnswer::new(&plan::read(dialer, &shoot.name, *direction).await?, frame)
-        }
+        CtlCommand::Check => check::read(dialer, frame).await,
+        CtlCommand::Shoot(shoot) => shoot::read(dialer, &shoot.name, frame).await,
+        CtlCommand::Plan { shoot, direction } => plan::read(dialer, &shoot.name, *direction, frame).await,
         CtlCommand::Report(shoot) => report::read(dialer, &shoot.name, frame).await,
-        CtlCommand::Weeders(filter) => WrittenAnswer::new(&lists::weeders(dialer, filter).await?, frame),
-        CtlCommand::Services(filter) => WrittenAnswer::new(&lists::services(dialer, filter).await?, frame),
+        CtlCommand::Weeders(filter) => lists::weeders(dialer, filter, frame).await,
+        CtlCommand::Services(filter) => lists::services(dialer, filter, frame).await,
         CtlCommand::Replicas => replicas::read(dialer, frame).await,
-        CtlCommand::Verdicts(args) => WrittenAnswer::new(&lists::verdicts(dialer, args).await?, frame),
-        CtlCommand::Scaling(args) => WrittenAnswer::new(&lists::scaling(dialer, args).await?, frame),
+        CtlCommand::Verdicts(args) => lists::verdicts(dialer, args, frame).await,
+        CtlCommand::Scaling(args) => lists::scaling(dialer, args, frame).await,
         CtlCommand::Certificate { folder } => certificate::write(dialer, folder, frame),
         CtlCommand::Incidents
         | CtlCommand::Release(_)

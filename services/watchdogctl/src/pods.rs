@@ -218,7 +218,7 @@ fn cause(log: &str) -> Option<String> {
     Some(printable_message(sentence))
 }
 
-/// Whether a line is about an error, and its message with that error, without the rest.
+/// True if a line is about an error, and its message with that error, without the rest.
 fn log_line(line: &str) -> (bool, String) {
     let Ok(fields) = serde_json::from_str::<Value>(line) else {
         let mut marks = ["error: ", " ERROR ", " panicked at "].into_iter();

@@ -24,5 +24,5 @@ pub(crate) fn write(
     let (place, until) = (folder.display(), until.unwrap_or_default());
     let shown = format!("ca.crt, tls.crt and tls.key are in {place}{until}\n");
     let value = json!({"folder": folder, "notAfter": not_after});
-    Ok(WrittenAnswer::of(frame, shown, value))
+    WrittenAnswer::of(frame, shown, value)
 }

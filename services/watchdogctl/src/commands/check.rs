@@ -10,7 +10,7 @@ use watchdog_proto::scaling::v1::ListScalingRequest;
 use super::WrittenAnswer;
 use crate::connect::ProgramDialer;
 use crate::connect::inspect::inspect;
-use crate::error::WRONG;
+use crate::error::{CommandError, WRONG};
 use crate::findings::{CheckFinding, Severity};
 use crate::pods;
 use crate::program::Program;
@@ -27,7 +27,7 @@ const ASKED: &str = "asked";
 const HELD_DOWN: &str = "shoots";
 const MOST_NAMED: usize = 5;
 
-pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> WrittenAnswer {
+pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
     let now = Timestamp::now();
     let mut findings = Vec::new();
     let (mut replicas, mut programs) = (Vec::new(), Vec::new());
@@ -153,7 +153,7 @@ fn wrong(findings: &[CheckFinding]) -> usize {
     severities.filter(|severity| *severity == Severity::Wrong).count()
 }
 
-fn written(findings: &[CheckFinding], frame: &Frame) -> WrittenAnswer {
+fn written(findings: &[CheckFinding], frame: &Frame) -> Result<WrittenAnswer, CommandError> {
     let (style, conclusion) = conclusion(findings);
     let table = TextTable::of(findings)
         .column("RESULT", |finding| result(finding.severity))
@@ -162,11 +162,11 @@ fn written(findings: &[CheckFinding], frame: &Frame) -> WrittenAnswer {
         .column("FOUND", |finding| finding.text.clone());
     let text = format!("{}\n{}\n", table.render(frame), frame.paint(style, &conclusion));
     let value = json!({"findings": findings, "conclusion": conclusion});
-    WrittenAnswer {
+    Ok(WrittenAnswer {
         headline: conclusion,
         code: if wrong(findings) > 0 { WRONG } else { 0 },
-        ..WrittenAnswer::of(frame, text, value)
-    }
+        ..WrittenAnswer::of(frame, text, value)?
+    })
 }
 
 fn result(severity: Severity) -> Cell {
@@ -192,7 +192,7 @@ mod tests {
     }
 
     fn shown(findings: &[CheckFinding]) -> String {
-        written(findings, &testing::pipe()).text().to_owned()
+        written(findings, &testing::pipe()).unwrap().text().to_owned()
     }
 
     #[test]
@@ -242,7 +242,7 @@ WRONG   weeder-0  readiness  not serving
                  shoot--5 and 2 more.",
             ),
         ] {
-            assert_eq!(written(&findings, &testing::pipe()).headline, end);
+            assert_eq!(written(&findings, &testing::pipe()).unwrap().headline, end);
         }
     }
 }

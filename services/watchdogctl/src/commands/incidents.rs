@@ -19,7 +19,7 @@ use crate::render::{AnswerGaps, Frame, text};
 
 pub(crate) async fn read(connect: &ConnectArgs, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
     let ask = async |dialer: ProgramDialer| dialer.scalings(ListScalingRequest::default()).await;
-    Ok(written(&ask_each(connect, ask).await?, frame))
+    written(&ask_each(connect, ask).await?, frame)
 }
 
 /// An incident of a shoot of a seed.
@@ -31,7 +31,10 @@ struct IncidentRow<'a> {
 }
 
 /// Those that run come first, then the newest.
-fn written(answers: &[SeedAnswer<ListScalingResponse>], frame: &Frame) -> WrittenAnswer {
+fn written(
+    answers: &[SeedAnswer<ListScalingResponse>],
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
     let (mut gaps, mut rows) = (AnswerGaps::default(), Vec::new());
     for SeedAnswer { seed, result } in answers {
         match result {
@@ -59,10 +62,10 @@ fn written(answers: &[SeedAnswer<ListScalingResponse>], frame: &Frame) -> Writte
     });
     let mut value = json!(gaps);
     value["incidents"] = rows.iter().map(json_row).collect();
-    WrittenAnswer {
+    Ok(WrittenAnswer {
         code: gaps.code(),
-        ..WrittenAnswer::of(frame, gaps.lines(frame) + &lines(&rows, frame), value)
-    }
+        ..WrittenAnswer::of(frame, gaps.lines(frame) + &lines(&rows, frame), value)?
+    })
 }
 
 fn json_row(row: &IncidentRow<'_>) -> Value {
@@ -171,7 +174,7 @@ mod tests {
                 format,
                 ..testing::pipe()
             };
-            super::written(&answers, &frame).printed(format).unwrap()
+            super::written(&answers, &frame).unwrap().printed(format).unwrap()
         };
         let shown = written(Format::Table);
         let lines: Vec<&str> = shown.lines().collect();
@@ -200,6 +203,7 @@ mod tests {
     fn shown(scalings: Vec<ShootScaling>) -> String {
         let frame = testing::pipe();
         written(&[seed("", scalings)], &frame)
+            .unwrap()
             .printed(frame.format)
             .unwrap()
     }

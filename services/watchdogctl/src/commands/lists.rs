@@ -7,7 +7,7 @@ use watchdog_proto::weeder::v1::{
     ListWeedersRequest, ListWeedersResponse, PodDeletion, Readiness, ServiceKey, Weeder,
 };
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use crate::api_message::ApiMessage;
 use crate::args::{ScalingArgs, ServiceFilterArgs, VerdictsArgs};
 use crate::connect::ProgramDialer;
@@ -17,82 +17,86 @@ use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{Format, Frame, cells, incomplete, text};
 
-type Listed<M> = Result<ApiMessage<M>, CommandError>;
-
-pub(crate) async fn verdicts(dialer: &ProgramDialer, args: &VerdictsArgs) -> Listed<ListVerdictsResponse> {
-    if args.shoots.is_empty() {
-        return dialer.verdicts(&args.outcome).await.map(ApiMessage);
-    }
-    let get = async |shoot: &str| {
-        let answer = dialer.verdict(shoot).await?;
-        Ok((answer.verdict, answer.completeness))
+pub(crate) async fn verdicts(
+    dialer: &ProgramDialer,
+    args: &VerdictsArgs,
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
+    let list = if args.shoots.is_empty() {
+        dialer.verdicts(&args.outcome).await?
+    } else {
+        let get = async |shoot: &str| {
+            let answer = dialer.verdict(shoot).await?;
+            Ok((answer.verdict, answer.completeness))
+        };
+        of_shoots(&args.shoots, get).await?
     };
-    of_shoots(&args.shoots, get).await.map(ApiMessage)
+    Ok(WrittenAnswer {
+        headline: format!("{} verdicts", list.total_size),
+        ..WrittenAnswer::of(frame, verdict_table(&list, frame), ApiMessage(list))?
+    })
 }
 
-impl CommandAnswer for ApiMessage<ListVerdictsResponse> {
-    /// A wide table also has who observed the verdict and the sentence.
-    fn text(&self, frame: &Frame) -> String {
-        let wide = frame.format == Format::Wide;
-        let share = |verdict: &Verdict| text::shown(verdict.evidence.as_ref().map(text::share));
-        let table = TextTable::of(&self.verdicts)
-            .column("SHOOT", |verdict| verdict.shoot.clone())
-            .column("OUTCOME", |verdict| cells::outcome(verdict))
-            .column("EXPIRED", |verdict| share(verdict))
-            .column("SINCE", |verdict| {
-                text::since(verdict.outcome_change_time, frame.now)
-            })
-            .column("VALID", |verdict| cells::valid(verdict))
-            .column_if(wide, "OBSERVER", |verdict| verdict.observer.clone())
-            .column_if(wide, "AGE", |verdict| text::sent_duration(verdict.age))
-            .column_if(wide, "MESSAGE", |verdict| verdict.message.clone());
-        incomplete(Program::LeaseProbe, self.completeness.as_ref(), frame) + &table.render(frame)
-    }
-
-    fn headline(&self, _: &Frame) -> String {
-        format!("{} verdicts", self.total_size)
-    }
+/// A wide table also has who observed the verdict and the sentence.
+fn verdict_table(list: &ListVerdictsResponse, frame: &Frame) -> String {
+    let wide = frame.format == Format::Wide;
+    let share = |verdict: &Verdict| text::shown(verdict.evidence.as_ref().map(text::share));
+    let table = TextTable::of(&list.verdicts)
+        .column("SHOOT", |verdict| verdict.shoot.clone())
+        .column("OUTCOME", |verdict| cells::outcome(verdict))
+        .column("EXPIRED", |verdict| share(verdict))
+        .column("SINCE", |verdict| {
+            text::since(verdict.outcome_change_time, frame.now)
+        })
+        .column("VALID", |verdict| cells::valid(verdict))
+        .column_if(wide, "OBSERVER", |verdict| verdict.observer.clone())
+        .column_if(wide, "AGE", |verdict| text::sent_duration(verdict.age))
+        .column_if(wide, "MESSAGE", |verdict| verdict.message.clone());
+    incomplete(Program::LeaseProbe, list.completeness.as_ref(), frame) + &table.render(frame)
 }
 
-pub(crate) async fn scaling(dialer: &ProgramDialer, args: &ScalingArgs) -> Listed<ListScalingResponse> {
-    if args.shoots.is_empty() {
+pub(crate) async fn scaling(
+    dialer: &ProgramDialer,
+    args: &ScalingArgs,
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
+    let list = if args.shoots.is_empty() {
         let filter = ListScalingRequest {
             directions: args.direction.iter().map(|one| (*one).into()).collect(),
             ..ListScalingRequest::default()
         };
-        return dialer.scalings(filter).await.map(ApiMessage);
-    }
-    let get = async |shoot: &str| {
-        let answer = dialer.scaling(shoot).await?;
-        Ok((answer.scaling, answer.completeness))
+        dialer.scalings(filter).await?
+    } else {
+        let get = async |shoot: &str| {
+            let answer = dialer.scaling(shoot).await?;
+            Ok((answer.scaling, answer.completeness))
+        };
+        of_shoots(&args.shoots, get).await?
     };
-    of_shoots(&args.shoots, get).await.map(ApiMessage)
+    Ok(WrittenAnswer {
+        headline: format!("{} shoots", list.total_size),
+        ..WrittenAnswer::of(frame, scaling_table(&list, frame), ApiMessage(list))?
+    })
 }
 
-impl CommandAnswer for ApiMessage<ListScalingResponse> {
-    /// A wide table also has the replica that reports it and the reason.
-    fn text(&self, frame: &Frame) -> String {
-        let wide = frame.format == Format::Wide;
-        let table = TextTable::of(&self.scalings)
-            .column("SHOOT", |scaling| scaling.shoot.clone())
-            .column("DIRECTION", |scaling| {
-                cells::value(scaling.direction().as_str_name())
-            })
-            .column("SINCE", |scaling| {
-                text::since(scaling.direction_change_time, frame.now)
-            })
-            .column("STATE", |scaling| cells::value(scaling.state().as_str_name()))
-            .column("LEVEL", |scaling| text::shown(scaling.level))
-            .column("HELD DOWN", |scaling| held_down(scaling))
-            .column_if(wide, "REPLICA", |scaling| scaling.replica.clone())
-            .column_if(wide, "REASON", |scaling| scaling.reason.clone())
-            .column("WAITS FOR", |scaling| cells::waits_for(scaling));
-        incomplete(Program::ScalingCoordinator, self.completeness.as_ref(), frame) + &table.render(frame)
-    }
-
-    fn headline(&self, _: &Frame) -> String {
-        format!("{} shoots", self.total_size)
-    }
+/// A wide table also has the replica that reports the scaling and the reason.
+fn scaling_table(list: &ListScalingResponse, frame: &Frame) -> String {
+    let wide = frame.format == Format::Wide;
+    let table = TextTable::of(&list.scalings)
+        .column("SHOOT", |scaling| scaling.shoot.clone())
+        .column("DIRECTION", |scaling| {
+            cells::value(scaling.direction().as_str_name())
+        })
+        .column("SINCE", |scaling| {
+            text::since(scaling.direction_change_time, frame.now)
+        })
+        .column("STATE", |scaling| cells::value(scaling.state().as_str_name()))
+        .column("LEVEL", |scaling| text::shown(scaling.level))
+        .column("HELD DOWN", |scaling| held_down(scaling))
+        .column_if(wide, "REPLICA", |scaling| scaling.replica.clone())
+        .column_if(wide, "REASON", |scaling| scaling.reason.clone())
+        .column("WAITS FOR", |scaling| cells::waits_for(scaling));
+    incomplete(Program::ScalingCoordinator, list.completeness.as_ref(), frame) + &table.render(frame)
 }
 
 const fn held_down(scaling: &ShootScaling) -> &'static str {
@@ -106,7 +110,8 @@ const fn held_down(scaling: &ShootScaling) -> &'static str {
 pub(crate) async fn weeders(
     dialer: &ProgramDialer,
     filter: &ServiceFilterArgs,
-) -> Listed<ListWeedersResponse> {
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
     let client = dialer.weeder().await?;
     let pages = all_pages(async |page_size, page_token| {
         let request = ListWeedersRequest {
@@ -118,13 +123,15 @@ pub(crate) async fn weeders(
         };
         ask(Program::Weeder, client.list_weeders(request)).await
     });
-    pages.await.map(ApiMessage)
+    let list: ListWeedersResponse = pages.await?;
+    WrittenAnswer::of(frame, weeder_tables(&list, frame), ApiMessage(list))
 }
 
 pub(crate) async fn services(
     dialer: &ProgramDialer,
     filter: &ServiceFilterArgs,
-) -> Listed<ListEndpointReadinessResponse> {
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
     let client = dialer.weeder().await?;
     let pages = all_pages(async |page_size, page_token| {
         let request = ListEndpointReadinessRequest {
@@ -136,28 +143,27 @@ pub(crate) async fn services(
         };
         ask(Program::Weeder, client.list_endpoint_readiness(request)).await
     });
-    pages.await.map(ApiMessage)
+    let list: ListEndpointReadinessResponse = pages.await?;
+    WrittenAnswer::of(frame, service_table(&list, frame), ApiMessage(list))
 }
 
-impl CommandAnswer for ApiMessage<ListWeedersResponse> {
-    /// One row for each weeder, then its deletions and the pods that it leaves alone.
-    fn text(&self, frame: &Frame) -> String {
-        let out = incomplete(Program::Weeder, self.completeness.as_ref(), frame);
-        if self.weeders.is_empty() {
-            return out + "No weeder is active: no service became ready recently.\n";
-        }
-        let table = TextTable::of(&self.weeders)
-            .column("SHOOT", |weeder| namespace(weeder.key.as_ref()))
-            .column("SERVICE", |weeder| service(weeder.key.as_ref()))
-            .column("STATE", |weeder| cells::value(weeder.state().as_str_name()))
-            .column("STARTED", |weeder| text::since(weeder.start_time, frame.now))
-            .column("REMAINING", |weeder| text::sent_duration(weeder.remaining))
-            .column("DELETED", |weeder| weeder.deleted.to_string())
-            .column("LEFT ALONE", |weeder| weeder.left_alone.len().to_string())
-            .column("MESSAGE", |weeder| weeder.message.clone());
-        let more = deletions(&self.weeders, frame) + &left_alone(&self.weeders, frame);
-        out + &table.render(frame) + &more
+/// One row for each weeder, then its deletions and the pods that it leaves alone.
+fn weeder_tables(list: &ListWeedersResponse, frame: &Frame) -> String {
+    let out = incomplete(Program::Weeder, list.completeness.as_ref(), frame);
+    if list.weeders.is_empty() {
+        return out + "No weeder is active: no service became ready recently.\n";
     }
+    let table = TextTable::of(&list.weeders)
+        .column("SHOOT", |weeder| namespace(weeder.key.as_ref()))
+        .column("SERVICE", |weeder| service(weeder.key.as_ref()))
+        .column("STATE", |weeder| cells::value(weeder.state().as_str_name()))
+        .column("STARTED", |weeder| text::since(weeder.start_time, frame.now))
+        .column("REMAINING", |weeder| text::sent_duration(weeder.remaining))
+        .column("DELETED", |weeder| weeder.deleted.to_string())
+        .column("LEFT ALONE", |weeder| weeder.left_alone.len().to_string())
+        .column("MESSAGE", |weeder| weeder.message.clone());
+    let more = deletions(&list.weeders, frame) + &left_alone(&list.weeders, frame);
+    out + &table.render(frame) + &more
 }
 
 fn deletions(weeders: &[Weeder], frame: &Frame) -> String {
@@ -206,26 +212,24 @@ fn exit(code: Option<i32>, reason: &str) -> String {
     format!("{} {reason}", text::shown(code)).trim_end().to_owned()
 }
 
-impl CommandAnswer for ApiMessage<ListEndpointReadinessResponse> {
-    /// One row for each service; those that are not ready first.
-    fn text(&self, frame: &Frame) -> String {
-        let out = incomplete(Program::Weeder, self.completeness.as_ref(), frame);
-        if self.services.is_empty() {
-            return out + "No service of the configuration has endpoints.\n";
-        }
-        let mut ordered: Vec<&EndpointReadiness> = self.services.iter().collect();
-        ordered.sort_by_key(|service| service.readiness() == Readiness::Ready);
-        let table = TextTable::of(ordered)
-            .column("SHOOT", |one| namespace(one.key.as_ref()))
-            .column("SERVICE", |one| service(one.key.as_ref()))
-            .column("READINESS", |one| cells::value(one.readiness().as_str_name()))
-            .column("ENDPOINTS", |one| {
-                format!("{}/{}", one.ready_endpoints, one.endpoints)
-            })
-            .column("SINCE", |one| text::since(one.readiness_change_time, frame.now))
-            .column("OBSERVER", |one| one.observer.clone());
-        out + &table.render(frame)
+/// One row for each service; those that are not ready first.
+fn service_table(list: &ListEndpointReadinessResponse, frame: &Frame) -> String {
+    let out = incomplete(Program::Weeder, list.completeness.as_ref(), frame);
+    if list.services.is_empty() {
+        return out + "No service of the configuration has endpoints.\n";
     }
+    let mut ordered: Vec<&EndpointReadiness> = list.services.iter().collect();
+    ordered.sort_by_key(|service| service.readiness() == Readiness::Ready);
+    let table = TextTable::of(ordered)
+        .column("SHOOT", |one| namespace(one.key.as_ref()))
+        .column("SERVICE", |one| service(one.key.as_ref()))
+        .column("READINESS", |one| cells::value(one.readiness().as_str_name()))
+        .column("ENDPOINTS", |one| {
+            format!("{}/{}", one.ready_endpoints, one.endpoints)
+        })
+        .column("SINCE", |one| text::since(one.readiness_change_time, frame.now))
+        .column("OBSERVER", |one| one.observer.clone());
+    out + &table.render(frame)
 }
 
 fn namespace(key: Option<&ServiceKey>) -> String {
@@ -253,20 +257,20 @@ mod tests {
             ..testing::verdict("shoot--a--c", Outcome::Skipped)
         };
         let verdicts = vec![testing::verdict("shoot--a--b", Outcome::LeasesExpired), skipped];
-        let list = ApiMessage(ListVerdictsResponse {
+        let list = ListVerdictsResponse {
             verdicts,
             completeness: Some(COMPLETE),
             ..ListVerdictsResponse::default()
-        });
+        };
         assert_eq!(
-            list.text(&testing::pipe()),
+            verdict_table(&list, &testing::pipe()),
             "\
 SHOOT        OUTCOME              EXPIRED      SINCE              VALID
 shoot--a--b  LEASES_EXPIRED       100 % (6/6)  2m10s (00:37:50Z)  12s
 shoot--a--c  SKIPPED HIBERNATING  -            2m10s (00:37:50Z)  12s
 "
         );
-        let wide = list.text(&testing::wide());
+        let wide = verdict_table(&list, &testing::wide());
         assert!(
             wide.contains("12s    lease-probe-0  1s   A sentence.\n"),
             "{wide}"
@@ -275,17 +279,17 @@ shoot--a--c  SKIPPED HIBERNATING  -            2m10s (00:37:50Z)  12s
 
     #[test]
     fn a_row_says_where_a_shoot_goes() {
-        let list = ApiMessage(ListScalingResponse {
+        let list = ListScalingResponse {
             scalings: vec![testing::scaling_down("shoot--a--b")],
             ..ListScalingResponse::default()
-        });
+        };
         let expected = "\
 SHOOT        DIRECTION  SINCE              STATE    LEVEL  HELD DOWN  WAITS FOR
 shoot--a--b  down       2m09s (00:37:51Z)  running  1      yes        kube-controller-manager WAITING: \
     It has 1 ready replica.
 ";
-        assert_eq!(list.text(&testing::pipe()), expected);
-        let wide = list.text(&testing::wide());
+        assert_eq!(scaling_table(&list, &testing::pipe()), expected);
+        let wide = scaling_table(&list, &testing::wide());
         assert!(
             wide.contains("scaling-coordinator-0  The nodes are cut off.  "),
             "{wide}"
@@ -300,19 +304,19 @@ shoot--a--b  down       2m09s (00:37:51Z)  running  1      yes        kube-contr
     }
 
     fn shown(weeders: Vec<Weeder>) -> String {
-        let answer = ListWeedersResponse {
+        let list = ListWeedersResponse {
             weeders,
             ..ListWeedersResponse::default()
         };
-        ApiMessage(answer).text(&testing::pipe())
+        weeder_tables(&list, &testing::pipe())
     }
 
     fn shown_services(services: Vec<EndpointReadiness>) -> String {
-        let answer = ListEndpointReadinessResponse {
+        let list = ListEndpointReadinessResponse {
             services,
             ..ListEndpointReadinessResponse::default()
         };
-        ApiMessage(answer).text(&testing::pipe())
+        service_table(&list, &testing::pipe())
     }
 
     #[test]

@@ -5,7 +5,7 @@ use watchdog_proto::scaling::v1::{
     Action, Direction, PlanScalingRequest, PlanScalingResponse, PlannedResource, ShootScaling,
 };
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
@@ -49,20 +49,16 @@ pub(crate) async fn read(
     dialer: &ProgramDialer,
     shoot: &str,
     direction: Direction,
-) -> Result<DirectionPlan, CommandError> {
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
     let scaling = dialer.scaling(shoot).await?.scaling;
     let scaling = scaling.ok_or_else(|| CommandError::unexpected("an answer has no scaling"))?;
-    of_direction(dialer, ApiMessage(scaling), direction).await
-}
-
-impl CommandAnswer for DirectionPlan {
-    fn text(&self, frame: &Frame) -> String {
-        format!("{} {}", self.scaling.shoot, self.levels(frame))
-    }
+    let plan = of_direction(dialer, ApiMessage(scaling), direction).await?;
+    WrittenAnswer::of(frame, format!("{shoot} {}", plan.levels(frame)), plan)
 }
 
 impl DirectionPlan {
-    /// What would happen and why, and the levels in the order in which they would run.
+    /// The effect now and its reason, and the levels in the order in which they would run.
     pub(crate) fn levels(&self, frame: &Frame) -> String {
         let (plan, direction) = (&self.plan, text::value(self.direction.as_str_name()));
         let now = text::value(self.scaling.direction().as_str_name());

@@ -74,7 +74,7 @@ pub(crate) async fn run(
         use std::io::Write as _;
         let _ = writeln!(std::io::stderr(), "error: {error:#}");
     }
-    Ok(written(&report, args, &coordinator, frame))
+    written(&report, args, &coordinator, frame)
 }
 
 /// The configuration whose resources are restored: of a file, or of the chart's ConfigMap.
@@ -140,7 +140,7 @@ fn written(
     args: &ReleaseArgs,
     coordinator: &ObjectKey,
     frame: &Frame,
-) -> WrittenAnswer {
+) -> Result<WrittenAnswer, CommandError> {
     let mut text: String = report.lines.iter().map(|line| format!("{line}\n")).collect();
     if let Ok(ended) = &report.ended {
         text.push_str(&format!("{ended}\n"));
@@ -166,10 +166,10 @@ fn written(
         "stillHeldDown": held_down.map(ToString::to_string),
         "resources": report.lines.iter().map(resource).collect::<Vec<_>>(),
     });
-    WrittenAnswer {
+    Ok(WrittenAnswer {
         code: if held_down.is_some() { WRONG } else { 0 },
-        ..WrittenAnswer::of(frame, text, value)
-    }
+        ..WrittenAnswer::of(frame, text, value)?
+    })
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> Result<Writte
         .column("OWNS", |row| row.3.clone())
         .column("SHARE", |row| row.4.clone());
     let value = json!({"programs": programs});
-    Ok(WrittenAnswer::of(frame, table.render(frame), value))
+    WrittenAnswer::of(frame, table.render(frame), value)
 }
 
 /// Two replicas of lease-probe probe each shoot. Of the others, the leader acts on everything.

@@ -17,10 +17,10 @@ pub(crate) async fn read(
     shoot: &str,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    Ok(written(&shoot::read_reports(dialer, shoot).await?, frame))
+    written(&shoot::read_reports(dialer, shoot).await?, frame)
 }
 
-fn written(found: &ShootExplanation, frame: &Frame) -> WrittenAnswer {
+fn written(found: &ShootExplanation, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
     let scaling = found.scaling.as_deref();
     let incidents = scaling
         .into_iter()
@@ -34,10 +34,10 @@ fn written(found: &ShootExplanation, frame: &Frame) -> WrittenAnswer {
         let lines = scaling.map(|scaling| incident::lines(scaling, frame));
         format!("{}\n{}", present(found, frame), lines.unwrap_or_default())
     };
-    WrittenAnswer {
+    Ok(WrittenAnswer {
         code: found.gaps.code(),
-        ..WrittenAnswer::of(frame, text, value)
-    }
+        ..WrittenAnswer::of(frame, text, value)?
+    })
 }
 
 /// Where the shoot is now.
@@ -114,7 +114,7 @@ mod tests {
             ))),
             ..ShootExplanation::default()
         };
-        written(&now, frame).printed(frame.format).unwrap()
+        written(&now, frame).unwrap().printed(frame.format).unwrap()
     }
 
     fn markdown() -> Frame {
@@ -163,7 +163,7 @@ mod tests {
             ..ShootExplanation::default()
         };
         for frame in [markdown(), testing::pipe()] {
-            let shown = written(&calm, &frame).printed(frame.format).unwrap();
+            let shown = written(&calm, &frame).unwrap().printed(frame.format).unwrap();
             assert!(shown.contains("\nNothing has happened to this shoot"), "{shown}");
         }
     }

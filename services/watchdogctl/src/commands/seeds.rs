@@ -1,12 +1,13 @@
 //! One command on one seed or on several, side by side.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
 use serde::{Serialize, Serializer};
 
-use super::{CommandAnswer, WrittenAnswer};
+use super::WrittenAnswer;
 use crate::args::ConnectArgs;
 use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
@@ -74,12 +75,6 @@ pub(crate) async fn ask_each<T>(
     Ok(answers)
 }
 
-/// The answers of all seeds as one: a table with a line for each, and then all that each has to say.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct SeedAnswers {
-    pub(crate) seeds: Vec<SeedAnswer<WrittenAnswer>>,
-}
-
 impl SeedAnswer<WrittenAnswer> {
     fn code(&self) -> u8 {
         match &self.result {
@@ -109,29 +104,34 @@ impl SeedAnswer<WrittenAnswer> {
     }
 }
 
-impl CommandAnswer for SeedAnswers {
-    fn text(&self, frame: &Frame) -> String {
-        if frame.format == Format::Markdown {
-            return self.seeds.iter().map(SeedAnswer::chapter).collect();
-        }
-        let mut out = TextTable::of(&self.seeds)
+/// The answers of all seeds as one: a table with a line for each, and then all that each has to say.
+///
+/// # Errors
+/// As [`WrittenAnswer::of`].
+pub(crate) fn side_by_side(
+    seeds: Vec<SeedAnswer<WrittenAnswer>>,
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
+    let code = seeds.iter().map(SeedAnswer::code).max();
+    let text = if frame.format == Format::Markdown {
+        seeds.iter().map(SeedAnswer::chapter).collect()
+    } else {
+        let table = TextTable::of(&seeds)
             .column("SEED", |answer| answer.seed.clone())
-            .column("RESULT", |answer| answer.result())
-            .render(frame);
-        for answer in &self.seeds {
+            .column("RESULT", |answer| answer.result());
+        let section = |answer: &SeedAnswer<WrittenAnswer>| {
             let content = match &answer.result {
                 Ok(answer) => answer.text().to_owned(),
                 Err(error) => format!("{error}\n"),
             };
-            out.push_str(&frame.section(&format!("=== {}", answer.seed), &content));
-        }
-        out
-    }
-
-    fn code(&self) -> u8 {
-        let codes = self.seeds.iter().map(SeedAnswer::code);
-        codes.max().unwrap_or_default()
-    }
+            frame.section(&format!("=== {}", answer.seed), &content)
+        };
+        table.render(frame) + &seeds.iter().map(section).collect::<String>()
+    };
+    Ok(WrittenAnswer {
+        code: code.unwrap_or_default(),
+        ..WrittenAnswer::of(frame, text, BTreeMap::from([("seeds", seeds)]))?
+    })
 }
 
 #[cfg(test)]
@@ -140,22 +140,6 @@ mod tests {
 
     use super::*;
     use crate::render::testing;
-
-    /// An answer for programs is an object.
-    #[derive(Serialize)]
-    struct ManyLines {
-        a: u8,
-    }
-
-    impl CommandAnswer for ManyLines {
-        fn text(&self, _: &Frame) -> String {
-            "many lines\n".to_owned()
-        }
-
-        fn headline(&self, _: &Frame) -> String {
-            "all is well".to_owned()
-        }
-    }
 
     fn written(format: Format) -> WrittenAnswer {
         let frame = Frame {
@@ -166,14 +150,13 @@ mod tests {
             seed: "away".to_owned(),
             result: Err(CommandError::unreachable("no answer", "look")),
         };
+        // An answer for programs is an object.
+        let answer = WrittenAnswer::of(&frame, "many lines\n".to_owned(), json!({"a": 1}));
         let good = SeedAnswer {
             seed: "good".to_owned(),
-            result: WrittenAnswer::new(&ManyLines { a: 1 }, &frame),
+            result: answer,
         };
-        let answers = SeedAnswers {
-            seeds: vec![away, good],
-        };
-        WrittenAnswer::new(&answers, &frame).unwrap()
+        side_by_side(vec![away, good], &frame).unwrap()
     }
 
     #[test]
@@ -183,7 +166,7 @@ mod tests {
         let expected = "\
 SEED  RESULT
 away  no answer
-good  all is well
+good  answered
 
 === away
 error: no answer

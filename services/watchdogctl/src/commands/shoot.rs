@@ -5,7 +5,7 @@ use watchdog_client::wire::micros;
 use watchdog_proto::probe::v1::{Evidence, ExclusionCount, Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, ResourceScaling, ShootScaling};
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use super::plan::{self, DirectionPlan};
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
@@ -31,7 +31,11 @@ pub(crate) struct ShootExplanation {
 }
 
 /// The explanation of a shoot, with what would happen now.
-pub(crate) async fn read(dialer: &ProgramDialer, name: &str) -> Result<ShootExplanation, CommandError> {
+pub(crate) async fn read(
+    dialer: &ProgramDialer,
+    name: &str,
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
     let mut found = read_reports(dialer, name).await?;
     if let Some(scaling) = &found.scaling
         && let direction @ (Direction::Down | Direction::Up) = scaling.direction()
@@ -39,7 +43,10 @@ pub(crate) async fn read(dialer: &ProgramDialer, name: &str) -> Result<ShootExpl
         let plan = plan::of_direction(dialer, scaling.clone(), direction).await;
         found.plan = found.gaps.answered(Program::ScalingCoordinator, plan);
     }
-    Ok(found)
+    Ok(WrittenAnswer {
+        code: found.gaps.code(),
+        ..WrittenAnswer::of(frame, found.text(frame), found)?
+    })
 }
 
 /// The reports of both programs, also if one of them does not answer.
@@ -85,9 +92,7 @@ impl ShootExplanation {
         let now = text::day_and_clock(frame.now);
         format!("{shoot}  {now}\n{}", self.gaps.lines(frame))
     }
-}
 
-impl CommandAnswer for ShootExplanation {
     fn text(&self, frame: &Frame) -> String {
         let mut out = self.head(frame);
         if let Some(verdict) = &self.verdict {
@@ -107,10 +112,6 @@ impl CommandAnswer for ShootExplanation {
             out.push_str(&frame.section("INCIDENTS", &incident::lines(scaling, frame)));
         }
         out
-    }
-
-    fn code(&self) -> u8 {
-        self.gaps.code()
     }
 }
 

@@ -19,8 +19,8 @@ use watchdog_proto::scaling::v1::{
     Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, ShootScaling,
 };
 
-use super::seeds::{SeedAnswer, SeedAnswers};
-use super::{CommandAnswer, WrittenAnswer};
+use super::WrittenAnswer;
+use super::seeds::{SeedAnswer, side_by_side};
 use crate::api_message::ApiMessage;
 use crate::args::{ConnectArgs, StatusArgs};
 use crate::connect::ProgramDialer;
@@ -286,8 +286,8 @@ async fn redraw(
         ticks.tick().await;
         let frame = output.frame(format);
         let shown = match seeds.as_slice() {
-            [(_, latest)] if !has_contexts => WrittenAnswer::new(&latest.borrow().clone()?, &frame)?,
-            seeds => WrittenAnswer::new(&several(seeds, &frame), &frame)?,
+            [(_, latest)] if !has_contexts => latest.borrow().clone()?.written(&frame)?,
+            seeds => side_by_side(several(seeds, &frame), &frame)?,
         };
         let shown = match format {
             // Each is a document of its own.
@@ -304,18 +304,19 @@ async fn redraw(
 }
 
 /// The seeds that need attention first: a terminal may end before the last one.
-fn several(seeds: &[(String, watch::Receiver<LatestStatus>)], frame: &Frame) -> SeedAnswers {
+fn several(
+    seeds: &[(String, watch::Receiver<LatestStatus>)],
+    frame: &Frame,
+) -> Vec<SeedAnswer<WrittenAnswer>> {
     let latest = seeds.iter().map(|(seed, latest)| (seed, latest.borrow().clone()));
     let mut latest: Vec<_> = latest.collect();
     let is_calm = |status: &SeedStatus| status.is_complete() && status.rows.is_empty();
     latest.sort_by_key(|(_, status)| status.as_ref().is_ok_and(is_calm));
     let answer = |(seed, status): (&String, LatestStatus)| SeedAnswer {
         seed: seed.clone(),
-        result: status.and_then(|status| WrittenAnswer::new(&status, frame)),
+        result: status.and_then(|status| status.written(frame)),
     };
-    SeedAnswers {
-        seeds: latest.into_iter().map(answer).collect(),
-    }
+    latest.into_iter().map(answer).collect()
 }
 
 impl StatusRow {
@@ -457,9 +458,19 @@ impl SeedStatus {
         }
         out
     }
-}
 
-impl CommandAnswer for SeedStatus {
+    pub(crate) fn written(&self, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+        let plain = Frame {
+            color: false,
+            ..*frame
+        };
+        Ok(WrittenAnswer {
+            headline: self.headline(&plain),
+            code: self.gaps.code(),
+            ..WrittenAnswer::of(frame, self.text(frame), self)?
+        })
+    }
+
     fn text(&self, frame: &Frame) -> String {
         let mut out = format!("{}  {}\n", text::day_and_clock(frame.now), self.headline(frame));
         out.push_str(&self.gaps.lines(frame));
@@ -509,11 +520,6 @@ impl CommandAnswer for SeedStatus {
             parts.push(frame.paint(Style::Bad, &format!("{faults} of the watchdog")));
         }
         parts.join("; ")
-    }
-
-    /// That of what did not answer.
-    fn code(&self) -> u8 {
-        self.gaps.code()
     }
 }
 

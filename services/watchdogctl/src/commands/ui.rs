@@ -33,7 +33,7 @@ pub(crate) async fn run(
     let how =
         "Only programs on this machine reach the page, and only with this address. Press Ctrl-C to end it.";
     let text = format!("{}\n{how}\n", served.url);
-    let page = WrittenAnswer::of(&output.frame(format), text, json!({"url": served.url}));
+    let page = WrittenAnswer::of(&output.frame(format), text, json!({"url": served.url}))?;
     output.print(&page.printed(format)?);
     tokio::select! {
         () = served.run(listener) => Ok(()),

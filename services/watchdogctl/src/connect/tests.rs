@@ -204,7 +204,7 @@ async fn release_certificate_and_pods_are_found_without_an_option() {
     .await;
 }
 
-/// What is wrong with a Pod is tested in `pods`.
+/// The texts about a Pod are tested in `pods`.
 #[tokio::test]
 async fn check_and_status_name_what_is_wrong_with_the_pods_of_one_release() {
     let authority = TestAuthority::new();

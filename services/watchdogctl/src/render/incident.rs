@@ -460,7 +460,7 @@ incident not ended: 0 down, 0 up, 0 writes failed
         }
     }
 
-    /// What the shoot does later, such as hours of hibernation, is neither silence nor prevented.
+    /// Later hours of hibernation are neither silence nor prevented.
     #[test]
     fn an_incident_of_a_shoot_that_hibernated_is_released() {
         let released = Incident {

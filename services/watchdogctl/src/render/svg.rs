@@ -73,7 +73,7 @@ pub(crate) fn timeline(shoot: &str, incident: &ShootIncident<'_>) -> String {
     picture.svg + "</svg>\n"
 }
 
-/// What is drawn so far, of the time from `first` to `last` in seconds since the start.
+/// The elements that are drawn so far, of the time from `first` to `last` in seconds since the start.
 struct Picture {
     first: f64,
     last: f64,

@@ -54,7 +54,7 @@ pub(crate) struct ShootCell {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CellInput<'a> {
     pub(crate) verdict: Option<&'a Verdict>,
-    /// The verdict is valid now. That a shoot is skipped has no validity; it is as current as the reports of lease-probe.
+    /// The verdict is valid now. SKIPPED has no validity of its own: it is as current as the reports of lease-probe.
     pub(crate) is_valid: bool,
     pub(crate) scaling: Option<&'a ShootScaling>,
     /// The coordinator has reported lately, or is not followed.
