@@ -454,7 +454,7 @@ async fn a_seed_that_never_answers_is_given_up() {
     fails(
         &line,
         3,
-        "cannot list deployments in namespace garden: no answer within 10 s",
+        "cannot list deployments in namespace garden: no answer within 10s",
     )
     .await;
 }
@@ -507,10 +507,11 @@ async fn an_error_of_the_seed_says_what_to_do() {
 async fn a_missing_right_to_forward_a_port_is_named() {
     let authority = TestAuthority::new();
     let server = serve(&authority).await;
+    let programs = Program::ALL.map(|program| (program, server.address.as_str()));
     let seed = Seed::start(PodApi {
         secrets: secret(&authority, &WHOLE),
         forbids_forwarding: true,
-        ..PodApi::release(&[(Program::LeaseProbe, &server.address)])
+        ..PodApi::release(&programs)
     })
     .await;
     for command in ["verdicts", "status", "shoot a/b"] {
