@@ -38,16 +38,16 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, CommandError> {
     let Cli {
         connect,
-        format,
+        output: format,
         command,
     } = cli;
-    let frame = output.frame(format.output);
+    let frame = output.frame(format);
     refuse(&command, &connect, frame.format)?;
     let answer = match &command {
         CtlCommand::Completion { shell } => WrittenAnswer::of(&frame, completion(*shell, &called_as()), ())?,
         CtlCommand::Man => WrittenAnswer::of(&frame, man(&called_as())?, ())?,
-        CtlCommand::Ui(args) => {
-            let served = Box::pin(ui::run(&connect, args, frame.format, output)).await;
+        CtlCommand::Ui { port } => {
+            let served = Box::pin(ui::run(&connect, *port, frame.format, output)).await;
             return served.map(|()| ExitCode::SUCCESS);
         }
         CtlCommand::Status(args) if args.watch => {
@@ -121,7 +121,7 @@ async fn ask_one(
         CtlCommand::Certificate { folder } => certificate::write(dialer, folder, frame),
         CtlCommand::Incidents
         | CtlCommand::Release(_)
-        | CtlCommand::Ui(_)
+        | CtlCommand::Ui { .. }
         | CtlCommand::Completion { .. }
         | CtlCommand::Man => Err(CommandError::unexpected("the command does not ask one seed")),
     }

@@ -56,8 +56,9 @@ const CONNECTION: &str = "Connection";
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
-    #[command(flatten)]
-    pub(crate) format: FormatArg,
+    /// json and yaml print the messages of the API as grpcurl does; markdown is for report.
+    #[arg(short, long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
+    pub(crate) output: Format,
     #[command(subcommand)]
     pub(crate) command: CtlCommand,
 }
@@ -229,7 +230,11 @@ pub(crate) enum CtlCommand {
     /// Print the man page, for example: watchdogctl man | man -l -
     Man,
     /// Serve a page about the seed on 127.0.0.1, live: every shoot, and an incident as it happens. Nothing is changed.
-    Ui(UiArgs),
+    Ui {
+        /// Port on 127.0.0.1. Default: one that is free.
+        #[arg(long, default_value_t = 0, hide_default_value = true)]
+        port: u16,
+    },
 }
 
 /// Options of `status`.
@@ -242,14 +247,6 @@ pub(crate) struct StatusArgs {
     /// Maximum number of shoots to show, at most 1,000. Shoots that are held down are always shown.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) limit: u16,
-}
-
-/// Options of `ui`.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct UiArgs {
-    /// Port on 127.0.0.1. Default: one that is free.
-    #[arg(long, default_value_t = 0, hide_default_value = true)]
-    pub(crate) port: u16,
 }
 
 /// One shoot.
@@ -317,14 +314,6 @@ pub(crate) struct ReleaseArgs {
     /// Give up after this time.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = watchdog_api::duration::parse)]
     pub(crate) timeout: Duration,
-}
-
-/// How answers are shown.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct FormatArg {
-    /// json and yaml print the messages of the API as grpcurl does; markdown is for report.
-    #[arg(short, long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
-    pub(crate) output: Format,
 }
 
 /// The namespace of a shoot, also from `project/name`.
@@ -490,6 +479,6 @@ mod tests {
         assert_eq!(cli.connect.namespace.as_deref(), Some("other"));
         let cli = parsed("x check --contexts a,b -o json").unwrap();
         assert_eq!(cli.connect.contexts, ["a", "b"]);
-        assert_eq!(cli.format.output, Format::Json);
+        assert_eq!(cli.output, Format::Json);
     }
 }

@@ -41,7 +41,7 @@ pub(crate) async fn read(
         && let direction @ (Direction::Down | Direction::Up) = scaling.direction()
     {
         let plan = plan::of_direction(dialer, scaling.clone(), direction).await;
-        found.plan = found.gaps.answered(Program::ScalingCoordinator, plan);
+        found.plan = found.gaps.answered(Program::ScalingCoordinator.as_str(), plan);
     }
     Ok(WrittenAnswer {
         code: found.gaps.code(),
@@ -72,11 +72,11 @@ pub(crate) async fn read_reports(
         ..ShootExplanation::default()
     };
     let (probe, coordinator) = (Program::LeaseProbe, Program::ScalingCoordinator);
-    if let Some(answer) = found.gaps.answered(probe, verdict) {
+    if let Some(answer) = found.gaps.answered(probe.as_str(), verdict) {
         found.gaps.note_completeness(probe, answer.completeness.as_ref());
         found.verdict = answer.verdict.map(ApiMessage);
     }
-    if let Some(answer) = found.gaps.answered(coordinator, scaling) {
+    if let Some(answer) = found.gaps.answered(coordinator.as_str(), scaling) {
         found
             .gaps
             .note_completeness(coordinator, answer.completeness.as_ref());

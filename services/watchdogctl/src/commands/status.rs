@@ -196,9 +196,9 @@ impl StatusReader {
             ..SeedStatus::default()
         };
         let gaps = &mut status.gaps;
-        let verdicts = gaps.answered(Program::LeaseProbe, verdicts);
-        let scaling = gaps.answered(Program::ScalingCoordinator, scaling);
-        let missing = gaps.answered(Program::Weeder, missing);
+        let verdicts = gaps.answered(Program::LeaseProbe.as_str(), verdicts);
+        let scaling = gaps.answered(Program::ScalingCoordinator.as_str(), scaling);
+        let missing = gaps.answered(Program::Weeder.as_str(), missing);
         gaps.add_missing(missing.into_iter().flatten());
         let pods = gaps.answered("the Pods", pods).flatten().unwrap_or_default();
         status.replicas = pods::findings(&pods, status.time);

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::WrittenAnswer;
-use crate::args::{ConnectArgs, UiArgs};
+use crate::args::ConnectArgs;
 use crate::connect::seeds::SeedConnection;
 use crate::error::CommandError;
 use crate::output::Output;
@@ -18,15 +18,15 @@ use crate::seed::FollowedSeed;
 
 pub(crate) async fn run(
     connect: &ConnectArgs,
-    args: &UiArgs,
+    port: u16,
     format: Format,
     output: &Output,
 ) -> Result<(), CommandError> {
     let seeds = SeedConnection::each_to_follow(connect).await?.into_iter();
     let seeds: Result<Vec<_>, _> = seeds.map(FollowedSeed::start).collect();
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, args.port)).await;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
     let listener = listener.map_err(|error| {
-        let what = format!("127.0.0.1:{}: {error}", args.port);
+        let what = format!("127.0.0.1:{port}: {error}");
         CommandError::usage(what, "choose another --port, or leave it out")
     })?;
     let served = server::PageServer::new(seeds?, &listener)?;

@@ -119,11 +119,10 @@ impl AnswerGaps {
     /// The answer of a program, or none, which is noted.
     pub(crate) fn answered<T>(
         &mut self,
-        program: impl Into<&'static str>,
+        program: &'static str,
         answer: Result<T, CommandError>,
     ) -> Option<T> {
-        let program = Some(program.into());
-        let note = |error| self.add(program, None, error);
+        let note = |error| self.add(Some(program), None, error);
         answer.map_err(note).ok()
     }
 
