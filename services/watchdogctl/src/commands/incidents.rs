@@ -60,8 +60,11 @@ fn written(
         let started = started.map(|at| (at.seconds, at.nanos));
         (!row.incident.is_running(), Reverse(started), row.seed, row.shoot)
     });
-    let mut value = json!(gaps);
-    value["incidents"] = rows.iter().map(json_row).collect();
+    let value = json!({
+        "incidents": rows.iter().map(json_row).collect::<Vec<_>>(),
+        "missingReplicas": gaps.missing_replicas,
+        "unanswered": gaps.unanswered,
+    });
     Ok(WrittenAnswer {
         code: gaps.code(),
         ..WrittenAnswer::of(frame, gaps.lines(frame) + &lines(&rows, frame), value)?
@@ -75,8 +78,8 @@ fn json_row(row: &IncidentRow<'_>) -> Value {
         "preventedNodes": row.incident.prevention().nodes,
         "incident": ApiMessage(row.incident.incident.clone()),
     });
-    if !row.seed.is_empty() {
-        value["context"] = json!(row.seed);
+    if let (false, Value::Object(fields)) = (row.seed.is_empty(), &mut value) {
+        fields.insert("context".to_owned(), row.seed.into());
     }
     value
 }

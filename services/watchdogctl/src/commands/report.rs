@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::json;
+use serde::Serialize;
 use watchdog_proto::scaling::v1::ShootScaling;
 
 use super::WrittenAnswer;
 use super::shoot::{self, ShootExplanation};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::render::incident::{self, ShootIncident};
+use crate::render::incident::{self, Prevention, ShootIncident};
 use crate::render::{Format, Frame, code_block, svg, text};
 
 pub(crate) async fn read(
@@ -20,14 +20,24 @@ pub(crate) async fn read(
     written(&shoot::read_reports(dialer, shoot).await?, frame)
 }
 
+/// A shoot, and by the name of each incident what that would have cost.
+#[derive(Serialize)]
+struct ReportedIncidents<'a> {
+    #[serde(flatten)]
+    now: &'a ShootExplanation,
+    prevented: BTreeMap<&'static str, Prevention>,
+}
+
 fn written(found: &ShootExplanation, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
     let scaling = found.scaling.as_deref();
     let incidents = scaling
         .into_iter()
         .flat_map(|scaling| ShootIncident::all(scaling, frame.now));
     let prevented = incidents.map(|incident| (incident.name, incident.prevention()));
-    let mut value = json!(found);
-    value["prevented"] = json!(prevented.collect::<BTreeMap<_, _>>());
+    let value = ReportedIncidents {
+        now: found,
+        prevented: prevented.collect(),
+    };
     let text = if frame.format == Format::Markdown {
         markdown(found, scaling, frame)
     } else {
