@@ -86,8 +86,10 @@ impl Reconciler {
         }
         self.report_alerts(shoot, mode.mode, &next.alerts);
         self.report_warnings(shoot, memory, &dependents);
-        let is_done = next.status.state == FlowState::Settled && next.status.held_down() == 0;
-        if is_done && let Some(ended) = memory.shown.incidents.end(now, decision.direction) {
+        let is_done =
+            next.status.state == FlowState::Settled || decision.direction == Some(Direction::Release);
+        let is_over = is_done && next.status.held_down() == 0;
+        if is_over && let Some(ended) = memory.shown.incidents.end(now, decision.direction) {
             history::log(shoot, &ended);
             history::measure(&ended);
             self.publish_notice(mode.mode, events::incident_ended(shoot, ended.summary()));
