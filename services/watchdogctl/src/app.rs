@@ -4,8 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::args::{Cli, ConnectArgs, CtlCommand};
-use crate::commands::seeds::{SeedAnswers, ask_each};
-use crate::commands::{self, WrittenAnswer};
+use crate::commands::seeds::{ask_each, side_by_side};
+use crate::commands::shell::{completion, man};
+use crate::commands::{
+    WrittenAnswer, certificate, check, incidents, lists, plan, release, replicas, report, shoot, status, ui,
+};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::output::Output;
@@ -35,44 +38,32 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
 pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, CommandError> {
     let Cli {
         connect,
-        format,
+        output: format,
         command,
     } = cli;
-    let frame = output.frame(format.output);
-    check(&command, &connect, frame.format)?;
+    let frame = output.frame(format);
+    refuse(&command, &connect, frame.format)?;
     let answer = match &command {
-        CtlCommand::Completion { shell } => {
-            output.print(&commands::shell::completion(*shell, &called_as()));
-            return Ok(ExitCode::SUCCESS);
-        }
-        CtlCommand::Man => {
-            output.print(&commands::shell::man(&called_as())?);
-            return Ok(ExitCode::SUCCESS);
-        }
-        CtlCommand::Ui(args) => {
-            Box::pin(commands::ui::run(&connect, args, frame.format, output)).await?;
-            return Ok(ExitCode::SUCCESS);
+        CtlCommand::Completion { shell } => WrittenAnswer::of(&frame, completion(*shell, &called_as()), ())?,
+        CtlCommand::Man => WrittenAnswer::of(&frame, man(&called_as())?, ())?,
+        CtlCommand::Ui { port } => {
+            let served = Box::pin(ui::run(&connect, *port, frame.format, output)).await;
+            return served.map(|()| ExitCode::SUCCESS);
         }
         CtlCommand::Status(args) if args.watch => {
-            Box::pin(commands::status::watch(&connect, args, frame.format, output)).await?;
-            return Ok(ExitCode::SUCCESS);
+            let watched = Box::pin(status::watch(&connect, args, frame.format, output)).await;
+            return watched.map(|()| ExitCode::SUCCESS);
         }
-        CtlCommand::Release(args) => {
-            let report = Box::pin(commands::release::run(&connect, args)).await?;
-            WrittenAnswer::new(&report, &frame)?
-        }
-        CtlCommand::Incidents => {
-            let incidents = Box::pin(commands::incidents::read(&connect)).await?;
-            WrittenAnswer::new(&incidents, &frame)?
-        }
+        CtlCommand::Release(args) => Box::pin(release::run(&connect, args, &frame)).await?,
+        CtlCommand::Incidents => Box::pin(incidents::read(&connect, &frame)).await?,
         command => {
-            let ask = async |dialer| Box::pin(ask_one(dialer, command, &frame)).await;
+            let ask = async |dialer| Box::pin(ask_one(&dialer, command, &frame)).await;
             let mut seeds = Box::pin(ask_each(&connect, ask)).await?;
             match seeds.pop() {
                 Some(only) if !connect.has_contexts() => only.result?,
                 last => {
                     seeds.extend(last);
-                    WrittenAnswer::new(&SeedAnswers { seeds }, &frame)?
+                    side_by_side(seeds, &frame)?
                 }
             }
         }
@@ -83,58 +74,54 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
 
 /// # Errors
 /// When the command does not write this format, or works on one seed and several are named.
-fn check(command: &CtlCommand, connect: &ConnectArgs, format: Format) -> Result<(), CommandError> {
-    let writer = match command {
-        CtlCommand::Completion { .. } | CtlCommand::Man if format != Format::Table => {
-            let what = "completion and man write only what a shell and man read";
-            return Err(CommandError::usage(what, "omit -o"));
-        }
-        CtlCommand::Report(_) => None,
-        _ if format == Format::Markdown => {
-            let what_to_do = "use -o json, or watchdogctl report SHOOT -o markdown";
-            return Err(CommandError::usage("only report writes Markdown", what_to_do));
-        }
-        CtlCommand::Release(_) => Some("release"),
-        CtlCommand::Certificate { .. } => Some("certificate"),
-        _ => None,
-    };
-    match writer {
-        Some(command) if connect.has_contexts() => Err(CommandError::usage(
-            format!("{command} writes, so it works on one seed at a time"),
-            format!("run watchdogctl --context NAME {command} for one seed, look, then for the next"),
-        )),
-        _ => Ok(()),
+fn refuse(command: &CtlCommand, connect: &ConnectArgs, format: Format) -> Result<(), CommandError> {
+    let is_script = matches!(command, CtlCommand::Completion { .. } | CtlCommand::Man);
+    if is_script && format != Format::Table {
+        let what = "completion and man write only what a shell and man read";
+        return Err(CommandError::usage(what, "omit -o"));
     }
+    if format == Format::Markdown && !matches!(command, CtlCommand::Report(_)) {
+        let what_to_do = "use -o json, or watchdogctl report SHOOT -o markdown";
+        return Err(CommandError::usage("only report writes Markdown", what_to_do));
+    }
+    let writer = match command {
+        CtlCommand::Release(_) => "release",
+        CtlCommand::Certificate { .. } => "certificate",
+        _ => return Ok(()),
+    };
+    if connect.has_contexts() {
+        return Err(CommandError::usage(
+            format!("{writer} writes, so it works on one seed at a time"),
+            format!("run watchdogctl --context NAME {writer} for one seed, look, then for the next"),
+        ));
+    }
+    Ok(())
 }
 
 /// The answer of one seed.
 async fn ask_one(
-    dialer: ProgramDialer,
+    dialer: &ProgramDialer,
     command: &CtlCommand,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    use commands::{certificate, check, plan, replicas, report, scaling, shoot, status, verdicts, weeders};
-    let dialer = &dialer;
     match command {
         CtlCommand::Status(args) => {
             let mut reader = status::StatusReader::new(dialer.clone(), args);
-            WrittenAnswer::new(&Box::pin(reader.read()).await, frame)
+            Box::pin(reader.read()).await.written(frame)
         }
-        CtlCommand::Check => WrittenAnswer::new(&check::read(dialer).await, frame),
-        CtlCommand::Shoot(shoot) => WrittenAnswer::new(&shoot::read(dialer, &shoot.name).await?, frame),
-        CtlCommand::Plan { shoot, direction } => {
-            WrittenAnswer::new(&plan::read(dialer, &shoot.name, *direction).await?, frame)
-        }
-        CtlCommand::Report(shoot) => WrittenAnswer::new(&report::read(dialer, &shoot.name).await?, frame),
-        CtlCommand::Weeders(filter) => WrittenAnswer::new(&weeders::weeders(dialer, filter).await?, frame),
-        CtlCommand::Services(filter) => WrittenAnswer::new(&weeders::services(dialer, filter).await?, frame),
-        CtlCommand::Replicas => WrittenAnswer::new(&replicas::read(dialer).await?, frame),
-        CtlCommand::Verdicts(args) => WrittenAnswer::new(&verdicts::read(dialer, args).await?, frame),
-        CtlCommand::Scaling(args) => WrittenAnswer::new(&scaling::read(dialer, args).await?, frame),
-        CtlCommand::Certificate { folder } => WrittenAnswer::new(&certificate::write(dialer, folder)?, frame),
+        CtlCommand::Check => check::read(dialer, frame).await,
+        CtlCommand::Shoot(shoot) => shoot::read(dialer, &shoot.name, frame).await,
+        CtlCommand::Plan { shoot, direction } => plan::read(dialer, &shoot.name, *direction, frame).await,
+        CtlCommand::Report(shoot) => report::read(dialer, &shoot.name, frame).await,
+        CtlCommand::Weeders(filter) => lists::weeders(dialer, filter, frame).await,
+        CtlCommand::Services(filter) => lists::services(dialer, filter, frame).await,
+        CtlCommand::Replicas => replicas::read(dialer, frame).await,
+        CtlCommand::Verdicts(args) => lists::verdicts(dialer, args, frame).await,
+        CtlCommand::Scaling(args) => lists::scaling(dialer, args, frame).await,
+        CtlCommand::Certificate { folder } => certificate::write(dialer, folder, frame),
         CtlCommand::Incidents
         | CtlCommand::Release(_)
-        | CtlCommand::Ui(_)
+        | CtlCommand::Ui { .. }
         | CtlCommand::Completion { .. }
         | CtlCommand::Man => Err(CommandError::unexpected("the command does not ask one seed")),
     }

@@ -4,16 +4,16 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{BoolishValueParser, OsStr, PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use watchdog_api::names::is_dns_label;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::scaling::v1::Direction;
 
 use crate::program::Program;
 use crate::render::Format;
-use crate::render::text::OUTCOMES;
+use crate::render::text::{self, OUTCOMES};
 
 /// The help after the options.
 const AFTER_HELP: &str = "\
@@ -47,47 +47,36 @@ Exit codes:
   2  usage: an option, a file or a permission is wrong
   3  unreachable: no connection, no answer in time, or TLS failed";
 
+/// The heading of the options of the connection.
+const CONNECTION: &str = "Connection";
+
 /// Shows what the dependency watchdog of a seed observes, does and waits for. Only `release --yes` changes anything.
 #[derive(Debug, Parser)]
 #[command(name = "watchdogctl", version, after_long_help = AFTER_HELP, max_term_width = 120)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
-    #[command(flatten)]
-    pub(crate) format: FormatArg,
+    /// json and yaml print the messages of the API as grpcurl does; markdown is for report.
+    #[arg(short, long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
+    pub(crate) output: Format,
     #[command(subcommand)]
     pub(crate) command: CtlCommand,
 }
 
 /// How the programs are reached.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Connection")]
+#[command(next_help_heading = CONNECTION)]
 pub(crate) struct ConnectArgs {
     /// Address of lease-probe; repeatable for several replicas.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "WATCHDOG_LEASE_PROBE",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub(crate) lease_probe: Vec<String>,
 
     /// Address of scaling-coordinator; repeatable for several replicas.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "WATCHDOG_SCALING_COORDINATOR",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub(crate) scaling_coordinator: Vec<String>,
 
     /// Address of weeder; repeatable for several replicas.
-    #[arg(
-        long,
-        value_name = "HOST:PORT",
-        env = "WATCHDOG_WEEDER",
-        value_delimiter = ','
-    )]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub(crate) weeder: Vec<String>,
 
     /// Kubeconfig of the seed, for the port-forward. Default: KUBECONFIG, else ~/.kube/config.
@@ -95,62 +84,56 @@ pub(crate) struct ConnectArgs {
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Context of the kubeconfig. Default: the current one.
-    #[arg(long, value_name = "NAME", env = "WATCHDOG_CONTEXT")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) context: Option<String>,
 
     /// Contexts of several seeds, whose answers are shown side by side.
     #[arg(
         long,
         value_name = "NAME,NAME",
-        env = "WATCHDOG_CONTEXTS",
         value_delimiter = ',',
         conflicts_with = "context"
     )]
     pub(crate) contexts: Vec<String>,
 
     /// All contexts of the kubeconfig, as with --contexts.
-    #[arg(long, env = "WATCHDOG_ALL_CONTEXTS", value_parser = BoolishValueParser::new())]
+    #[arg(long, value_parser = BoolishValueParser::new())]
     pub(crate) all_contexts: bool,
 
     /// Namespace of the release in the seed. Default: garden if the watchdog runs there, else the namespace where it
     /// runs.
-    #[arg(short, long, value_name = "NAMESPACE", env = "WATCHDOG_NAMESPACE")]
+    #[arg(short, long, value_name = "NAMESPACE")]
     pub(crate) namespace: Option<String>,
 
     /// Name of the release, with which the names of its Deployments and certificates begin. Default: the only release;
     /// with addresses, watchdog.
-    #[arg(long, value_name = "NAME", env = "WATCHDOG_NAME")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
 
     /// Secret with tls.crt, tls.key and ca.crt, in --namespace unless it names another one, read through the API server
     /// of the seed. Default: the Secret that the Deployments name.
-    #[arg(
-        long,
-        value_name = "[NAMESPACE/]NAME",
-        env = "WATCHDOG_TLS_SECRET",
-        conflicts_with = "tls_ca"
-    )]
+    #[arg(long, value_name = "[NAMESPACE/]NAME", conflicts_with = "tls_ca")]
     pub(crate) tls_secret: Option<String>,
 
     /// Certificate authorities (PEM) that the programs' certificates must be signed by.
-    #[arg(long, value_name = "FILE", env = "WATCHDOG_TLS_CA")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) tls_ca: Option<PathBuf>,
 
     /// Your certificate chain (PEM).
-    #[arg(long, value_name = "FILE", env = "WATCHDOG_TLS_CERT", requires_all = ["tls_ca", "tls_key"])]
+    #[arg(long, value_name = "FILE", requires_all = ["tls_ca", "tls_key"])]
     pub(crate) tls_cert: Option<PathBuf>,
 
     /// Your private key (PEM).
-    #[arg(long, value_name = "FILE", env = "WATCHDOG_TLS_KEY", requires = "tls_cert")]
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
 
     /// DNS name in the programs' certificates. Default: <name>-<program>.<namespace>.svc for each program.
-    #[arg(long, value_name = "NAME", env = "WATCHDOG_TLS_SERVER_NAME")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) tls_server_name: Option<String>,
 
     /// Connect without TLS, to programs that were started with the same option.
     // clap would take false in the environment for a conflict, so ConnectArgs::conflict decides.
-    #[arg(long, env = "WATCHDOG_INSECURE_PLAINTEXT", value_parser = BoolishValueParser::new())]
+    #[arg(long, value_parser = BoolishValueParser::new())]
     pub(crate) insecure_plaintext: bool,
 }
 
@@ -178,26 +161,23 @@ impl ConnectArgs {
 
     /// Two options that contradict each other.
     fn conflict(&self) -> Option<(&'static str, &'static str)> {
-        let (plaintext, all) = (self.insecure_plaintext, self.all_contexts);
         let (some, addresses) = (!self.contexts.is_empty(), self.has_addresses());
-        let conflicts = [
-            (
-                plaintext && self.tls_ca.is_some(),
-                "--insecure-plaintext",
-                "--tls-ca",
-            ),
-            (
-                plaintext && self.tls_secret.is_some(),
-                "--insecure-plaintext",
-                "--tls-secret",
-            ),
-            (all && some, "--all-contexts", "--contexts"),
-            (all && self.context.is_some(), "--all-contexts", "--context"),
-            (all && addresses, "--all-contexts", "addresses of programs"),
-            (some && addresses, "--contexts", "addresses of programs"),
+        let (ca, secret) = (self.tls_ca.is_some(), self.tls_secret.is_some());
+        let plaintext = [("--tls-ca", ca), ("--tls-secret", secret)];
+        let all = [
+            ("--contexts", some),
+            ("--context", self.context.is_some()),
+            ("addresses of programs", addresses),
         ];
-        let (_, one, other) = conflicts.into_iter().find(|(are_given, ..)| *are_given)?;
-        Some((one, other))
+        let of = |option, is_given: bool, others: &[(&'static str, bool)]| {
+            let mut others = others
+                .iter()
+                .filter(|(_, is_other_given)| is_given && *is_other_given);
+            others.next().map(|(other, _)| (option, *other))
+        };
+        of("--insecure-plaintext", self.insecure_plaintext, &plaintext)
+            .or_else(|| of("--all-contexts", self.all_contexts, &all))
+            .or_else(|| of("--contexts", some, &[("addresses of programs", addresses)]))
     }
 }
 
@@ -250,7 +230,11 @@ pub(crate) enum CtlCommand {
     /// Print the man page, for example: watchdogctl man | man -l -
     Man,
     /// Serve a page about the seed on 127.0.0.1, live: every shoot, and an incident as it happens. Nothing is changed.
-    Ui(UiArgs),
+    Ui {
+        /// Port on 127.0.0.1. Default: one that is free.
+        #[arg(long, default_value_t = 0, hide_default_value = true)]
+        port: u16,
+    },
 }
 
 /// Options of `status`.
@@ -263,14 +247,6 @@ pub(crate) struct StatusArgs {
     /// Maximum number of shoots to show, at most 1,000. Shoots that are held down are always shown.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) limit: u16,
-}
-
-/// Options of `ui`.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct UiArgs {
-    /// Port on 127.0.0.1. Default: one that is free.
-    #[arg(long, default_value_t = 0, hide_default_value = true)]
-    pub(crate) port: u16,
 }
 
 /// One shoot.
@@ -340,14 +316,6 @@ pub(crate) struct ReleaseArgs {
     pub(crate) timeout: Duration,
 }
 
-/// How answers are shown.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct FormatArg {
-    /// json and yaml print the messages of the API as grpcurl does; markdown is for report.
-    #[arg(short, long, value_enum, default_value_t = Format::Table, help_heading = "Output")]
-    pub(crate) output: Format,
-}
-
 /// The namespace of a shoot, also from `project/name`.
 fn shoot_name(text: &str) -> Result<String, &'static str> {
     let name = match text.split_once('/') {
@@ -366,7 +334,7 @@ fn outcome(text: &str) -> Result<Outcome, String> {
     let name = format!("OUTCOME_{}", text.to_uppercase().replace('-', "_"));
     let found = Outcome::from_str_name(&name).filter(|outcome| *outcome != Outcome::Unspecified);
     found.ok_or_else(|| {
-        let known = OUTCOMES.map(|outcome| crate::render::text::outcome(outcome).to_lowercase());
+        let known = OUTCOMES.map(|outcome| text::value(outcome.as_str_name()).to_lowercase());
         format!("must be one of {}", known.join(", ").replace('_', "-"))
     })
 }
@@ -400,11 +368,22 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli
 
 /// The command line of a program whose file is `called_as`: kubectl finds `kubectl-watchdog`.
 pub(crate) fn command(called_as: &Path) -> clap::Command {
-    // The options of the connection stand before or after the command.
-    let command = Cli::command().mut_args(|arg| arg.global(true));
+    let command = Cli::command().mut_args(in_the_environment);
     match called_as.file_stem().and_then(|name| name.to_str()) {
         Some("kubectl-watchdog") => command.bin_name("kubectl watchdog"),
         _ => command,
+    }
+}
+
+/// An option stands before or after the command; one of the connection also in the environment.
+fn in_the_environment(arg: Arg) -> Arg {
+    let variable = format!("WATCHDOG_{}", arg.get_id().as_str().to_uppercase());
+    let arg = arg.global(true);
+    // kube reads KUBECONFIG.
+    if arg.get_help_heading() == Some(CONNECTION) && variable != "WATCHDOG_KUBECONFIG" {
+        arg.env(OsStr::from(variable))
+    } else {
+        arg
     }
 }
 
@@ -437,21 +416,21 @@ mod tests {
     }
 
     #[test]
-    fn every_option_of_the_connection_can_stand_in_the_environment() {
-        let mut options = 0;
-        for option in command(Path::new("watchdogctl")).get_arguments() {
-            if option.get_help_heading() != Some("Connection") {
-                continue;
-            }
-            options += 1;
-            let name = option.get_long().unwrap().to_uppercase().replace('-', "_");
-            let expected = format!("WATCHDOG_{name}");
-            let variable = option.get_env().and_then(|variable| variable.to_str());
+    fn options_of_the_connection_can_stand_in_the_environment() {
+        let command = command(Path::new("watchdogctl"));
+        for (id, variable) in [
+            ("lease_probe", Some("WATCHDOG_LEASE_PROBE")),
+            ("insecure_plaintext", Some("WATCHDOG_INSECURE_PLAINTEXT")),
             // kube reads KUBECONFIG.
-            let expected = (name != "KUBECONFIG").then_some(expected.as_str());
-            assert_eq!(variable, expected, "--{name}");
+            ("kubeconfig", None),
+            ("output", None),
+        ] {
+            let option = command
+                .get_arguments()
+                .find(|option| option.get_id() == id)
+                .unwrap();
+            assert_eq!(option.get_env().and_then(|name| name.to_str()), variable, "{id}");
         }
-        assert!(options > 10, "{options}");
     }
 
     #[test]
@@ -500,6 +479,6 @@ mod tests {
         assert_eq!(cli.connect.namespace.as_deref(), Some("other"));
         let cli = parsed("x check --contexts a,b -o json").unwrap();
         assert_eq!(cli.connect.contexts, ["a", "b"]);
-        assert_eq!(cli.format.output, Format::Json);
+        assert_eq!(cli.output, Format::Json);
     }
 }

@@ -1,6 +1,8 @@
 //! Errors of commands: the cause, what to do, and the exit code of the process.
 
+use std::error::Error;
 use std::fmt::{self, Display, Formatter};
+use std::io;
 
 use serde::Serialize;
 use tonic::{Code, Status};
@@ -61,6 +63,13 @@ impl CommandError {
 
     /// A call to `program` failed.
     pub(crate) fn of_status(program: &str, status: &Status) -> Self {
+        if let Some(own) = Self::within(status) {
+            return Self::new(
+                own.code,
+                format!("{program}: {}", own.what),
+                own.what_to_do.clone(),
+            );
+        }
         let failure = Failure::of_grpc_status(status);
         let what = format!("{program}: {failure}");
         match status.code() {
@@ -84,6 +93,19 @@ impl CommandError {
                 None => Self::of_failure(program, &failure),
             },
         }
+    }
+
+    /// The error of this program that a connection failed with.
+    fn within(status: &Status) -> Option<&Self> {
+        let mut next = status.source();
+        while let Some(error) = next {
+            let inner = error.downcast_ref().and_then(io::Error::get_ref);
+            if let Some(own) = inner.and_then(|inner| inner.downcast_ref()) {
+                return Some(own);
+            }
+            next = error.source();
+        }
+        None
     }
 
     /// A stream of `program` was lost or could not be opened.
@@ -132,7 +154,7 @@ impl Display for CommandError {
     }
 }
 
-impl std::error::Error for CommandError {}
+impl Error for CommandError {}
 
 #[cfg(test)]
 mod tests {
@@ -143,24 +165,61 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_tell_a_wrong_request_from_a_program_that_is_not_reached() {
-        let code = |status: Status| CommandError::of_status("lease-probe", &status).code;
-        assert_eq!(code(Status::not_found("no Cluster")), WRONG);
-        assert_eq!(code(Status::invalid_argument("shoot: bad")), WRONG);
-        assert_eq!(code(Status::unimplemented("no such method")), WRONG);
-        assert_eq!(code(Status::unavailable("draining")), UNREACHABLE);
-        assert_eq!(code(Status::deadline_exceeded("no answer")), UNREACHABLE);
+    fn the_code_and_the_advice_follow_from_the_status() {
         let details = ErrorDetails::with_retry_info(Some(Duration::from_secs(10)));
         let standby = Status::with_error_details(Code::Unavailable, "none leads", details);
-        let text = CommandError::of_status("weeder", &standby).to_string();
-        assert!(
-            text.contains("none leads") && text.contains("try again in 10 s"),
-            "{text}"
-        );
-        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        let error = CommandError::of_status("lease-probe at a:1", &Status::from_error(Box::new(refused)));
-        let text = error.to_string();
-        assert!(text.starts_with("error: lease-probe at a:1: "), "{text}");
-        assert!(text.contains("nothing listens there"), "{text}");
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let within = io::Error::other(CommandError::usage("a right is missing", "get it"));
+        for (status, code, advice) in [
+            (
+                Status::not_found("no Cluster"),
+                WRONG,
+                "verdicts lists the shoots",
+            ),
+            (
+                Status::invalid_argument("page_token"),
+                WRONG,
+                "correct the option",
+            ),
+            (Status::unimplemented("no such method"), WRONG, "older than this"),
+            (
+                Status::unavailable("draining"),
+                UNREACHABLE,
+                "the connection broke",
+            ),
+            (standby, UNREACHABLE, "try again in 10 s"),
+            (
+                Status::unauthenticated("who"),
+                UNREACHABLE,
+                "--tls-allowed-client",
+            ),
+            (
+                Status::permission_denied("you"),
+                UNREACHABLE,
+                "--tls-allowed-client",
+            ),
+            (
+                Status::deadline_exceeded("slow"),
+                UNREACHABLE,
+                "check its Pods with kubectl",
+            ),
+            (
+                Status::resource_exhausted("full"),
+                UNREACHABLE,
+                "serves too many streams",
+            ),
+            (Status::internal("bug"), UNREACHABLE, "the log of the program"),
+            (
+                Status::from_error(Box::new(refused)),
+                UNREACHABLE,
+                "nothing listens there",
+            ),
+            (Status::from_error(Box::new(within)), USAGE, "get it"),
+        ] {
+            let error = CommandError::of_status("weeder at a:1", &status);
+            assert_eq!(error.code, code, "{error}");
+            assert!(error.what.starts_with("weeder at a:1: "), "{error}");
+            assert!(error.what_to_do.contains(advice), "{error}");
+        }
     }
 }

@@ -25,6 +25,19 @@ use crate::program::Program;
 /// Pages at most: a server that sends more than any seed can have is broken.
 const MAX_PAGES: usize = 1_000;
 
+/// A program in numbers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct ProgramSummary {
+    /// The shoots or services of the seed.
+    pub(crate) items: u32,
+    /// The replica that acts; none for lease-probe, whose replicas share the shoots.
+    pub(crate) leader: Option<String>,
+    /// Shoots by outcome, of lease-probe.
+    pub(crate) outcomes: Vec<probe::OutcomeCount>,
+    /// The replicas that a program misses when it answers for the whole seed.
+    pub(crate) missing: Vec<String>,
+}
+
 impl ProgramDialer {
     pub(crate) async fn lease_probe(&self) -> Result<LeaseProbe, CommandError> {
         Ok(LeaseProbe::new(self.channel(Program::LeaseProbe).await?))
@@ -37,6 +50,86 @@ impl ProgramDialer {
 
     pub(crate) async fn weeder(&self) -> Result<WeederClient, CommandError> {
         Ok(WeederClient::new(self.channel(Program::Weeder).await?))
+    }
+
+    /// The verdict on a shoot.
+    pub(crate) async fn verdict(&self, shoot: &str) -> Result<GetVerdictResponse, CommandError> {
+        let shoot = shoot.to_owned();
+        let call = self.lease_probe().await?;
+        ask(Program::LeaseProbe, call.get_verdict(GetVerdictRequest { shoot })).await
+    }
+
+    /// The verdicts with these outcomes; all without any.
+    pub(crate) async fn verdicts(&self, outcomes: &[Outcome]) -> Result<ListVerdictsResponse, CommandError> {
+        let client = self.lease_probe().await?;
+        let pages = all_pages(async |page_size, page_token| {
+            let request = ListVerdictsRequest {
+                page_size,
+                page_token,
+                outcomes: outcomes.iter().map(|outcome| (*outcome).into()).collect(),
+                ..ListVerdictsRequest::default()
+            };
+            ask(Program::LeaseProbe, client.list_verdicts(request)).await
+        });
+        pages.await
+    }
+
+    /// The scaling of a shoot.
+    pub(crate) async fn scaling(&self, shoot: &str) -> Result<GetScalingResponse, CommandError> {
+        let shoot = shoot.to_owned();
+        let call = self.coordinator().await?;
+        ask(
+            Program::ScalingCoordinator,
+            call.get_scaling(GetScalingRequest { shoot }),
+        )
+        .await
+    }
+
+    /// The scaling of all shoots that a filter lets through.
+    pub(crate) async fn scalings(
+        &self,
+        filter: ListScalingRequest,
+    ) -> Result<ListScalingResponse, CommandError> {
+        let client = self.coordinator().await?;
+        let pages = all_pages(async |page_size, page_token| {
+            let request = ListScalingRequest {
+                page_size,
+                page_token,
+                ..filter.clone()
+            };
+            ask(Program::ScalingCoordinator, client.list_scaling(request)).await
+        });
+        pages.await
+    }
+
+    /// A program in numbers.
+    pub(crate) async fn summary(&self, program: Program) -> Result<ProgramSummary, CommandError> {
+        let mut found = ProgramSummary::default();
+        let completeness = match program {
+            Program::LeaseProbe => {
+                let client = self.lease_probe().await?;
+                let answer = ask(program, client.get_seed_summary(Default::default())).await?;
+                let summary = answer.summary.unwrap_or_default();
+                (found.items, found.outcomes) = (summary.shoots, summary.outcomes);
+                answer.completeness
+            }
+            Program::ScalingCoordinator => {
+                let client = self.coordinator().await?;
+                let answer = ask(program, client.get_seed_summary(Default::default())).await?;
+                let summary = answer.summary.unwrap_or_default();
+                (found.items, found.leader) = (summary.shoots, Some(summary.leader));
+                answer.completeness
+            }
+            Program::Weeder => {
+                let client = self.weeder().await?;
+                let answer = ask(program, client.get_seed_summary(Default::default())).await?;
+                let summary = answer.summary.unwrap_or_default();
+                (found.items, found.leader) = (summary.services, Some(summary.leader));
+                answer.completeness
+            }
+        };
+        found.missing = missing(program, completeness.as_ref());
+        Ok(found)
     }
 }
 
@@ -90,62 +183,6 @@ pub(crate) async fn of_shoots<T, R: From<ItemPage<T>>>(
     Ok(page.into())
 }
 
-/// The verdict on a shoot.
-pub(crate) async fn verdict(
-    lease_probe: &LeaseProbe,
-    shoot: &str,
-) -> Result<GetVerdictResponse, CommandError> {
-    let request = GetVerdictRequest {
-        shoot: shoot.to_owned(),
-    };
-    ask(Program::LeaseProbe, lease_probe.get_verdict(request)).await
-}
-
-/// The verdicts with these outcomes; all without any.
-pub(crate) async fn verdicts(
-    lease_probe: &LeaseProbe,
-    outcomes: &[Outcome],
-) -> Result<ListVerdictsResponse, CommandError> {
-    let outcomes: Vec<i32> = outcomes.iter().map(|outcome| (*outcome).into()).collect();
-    all_pages(async |page_size, page_token| {
-        let request = ListVerdictsRequest {
-            page_size,
-            page_token,
-            outcomes: outcomes.clone(),
-            ..ListVerdictsRequest::default()
-        };
-        ask(Program::LeaseProbe, lease_probe.list_verdicts(request)).await
-    })
-    .await
-}
-
-/// The scaling of a shoot.
-pub(crate) async fn scaling(
-    coordinator: &ScalingCoordinator,
-    shoot: &str,
-) -> Result<GetScalingResponse, CommandError> {
-    let request = GetScalingRequest {
-        shoot: shoot.to_owned(),
-    };
-    ask(Program::ScalingCoordinator, coordinator.get_scaling(request)).await
-}
-
-/// The scaling of all shoots that a filter lets through.
-pub(crate) async fn scalings(
-    coordinator: &ScalingCoordinator,
-    filter: ListScalingRequest,
-) -> Result<ListScalingResponse, CommandError> {
-    all_pages(async |page_size, page_token| {
-        let request = ListScalingRequest {
-            page_size,
-            page_token,
-            ..filter.clone()
-        };
-        ask(Program::ScalingCoordinator, coordinator.list_scaling(request)).await
-    })
-    .await
-}
-
 /// The replicas whose items may be absent from an answer.
 pub(crate) fn missing(program: Program, completeness: Option<&Completeness>) -> Vec<String> {
     match completeness.filter(|found| !found.complete) {
@@ -158,52 +195,4 @@ pub(crate) fn missing(program: Program, completeness: Option<&Completeness>) -> 
             replicas.map(|replica| printable(replica)).collect()
         }
     }
-}
-
-/// A program in numbers.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct ProgramSummary {
-    /// The shoots or services of the seed.
-    pub(crate) items: u32,
-    /// The replica that acts; none for lease-probe, whose replicas share the shoots.
-    pub(crate) leader: Option<String>,
-    /// Shoots by outcome, of lease-probe.
-    pub(crate) outcomes: Vec<probe::OutcomeCount>,
-    /// The replicas that a program misses when it answers for the whole seed.
-    pub(crate) missing: Vec<String>,
-}
-
-/// A program in numbers.
-pub(crate) async fn summary(
-    dialer: &ProgramDialer,
-    program: Program,
-) -> Result<ProgramSummary, CommandError> {
-    let (items, leader, outcomes, completeness) = match program {
-        Program::LeaseProbe => {
-            let client = dialer.lease_probe().await?;
-            let answer = ask(program, client.get_seed_summary(Default::default())).await?;
-            let summary = answer.summary.unwrap_or_default();
-            (summary.shoots, None, summary.outcomes, answer.completeness)
-        }
-        Program::ScalingCoordinator => {
-            let client = dialer.coordinator().await?;
-            let answer = ask(program, client.get_seed_summary(Default::default())).await?;
-            let summary = answer.summary.unwrap_or_default();
-            let leader = Some(summary.leader);
-            (summary.shoots, leader, Vec::new(), answer.completeness)
-        }
-        Program::Weeder => {
-            let client = dialer.weeder().await?;
-            let answer = ask(program, client.get_seed_summary(Default::default())).await?;
-            let summary = answer.summary.unwrap_or_default();
-            let leader = Some(summary.leader);
-            (summary.services, leader, Vec::new(), answer.completeness)
-        }
-    };
-    Ok(ProgramSummary {
-        items,
-        leader,
-        outcomes,
-        missing: missing(program, completeness.as_ref()),
-    })
 }

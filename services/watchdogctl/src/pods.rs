@@ -31,6 +31,12 @@ impl ProgramPods {
     pub(crate) fn ready(&self) -> usize {
         self.pods.iter().filter(|pod| is_ready(pod)).count()
     }
+
+    /// The names of the Pods that can be asked, ready or not.
+    pub(crate) fn answering(&self) -> Vec<String> {
+        let pods = self.pods.iter().filter(|pod| is_answering(pod));
+        pods.map(name).collect()
+    }
 }
 
 /// The name of a Pod. It is a part of paths of the API, which takes no other.
@@ -43,8 +49,7 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     stays(pod) && condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
 }
 
-/// True if it can be asked, ready or not.
-pub(crate) fn is_answering(pod: &Pod) -> bool {
+fn is_answering(pod: &Pod) -> bool {
     let is_waiting = containers(pod).any(|container| waiting(container).is_some());
     stays(pod) && phase(pod) == Some("Running") && !is_waiting
 }
@@ -207,30 +212,25 @@ fn restarts(container: &ContainerStatus) -> String {
 /// panic, else its last line.
 fn cause(log: &str) -> Option<String> {
     let lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
-    let lines: Vec<&str> = lines.collect();
-    let error = lines.iter().rfind(|line| is_error(line));
-    let line = error.or(lines.last())?;
-    Some(printable_message(&sentence(line)))
+    let lines: Vec<(bool, String)> = lines.map(log_line).collect();
+    let error = lines.iter().rfind(|(is_error, _)| *is_error);
+    let (_, sentence) = error.or(lines.last())?;
+    Some(printable_message(sentence))
 }
 
-fn is_error(line: &str) -> bool {
-    match serde_json::from_str::<Value>(line) {
-        Ok(fields) => fields.get("level").is_some_and(|level| level == "ERROR"),
-        Err(_) => ["error: ", " ERROR ", " panicked at "]
-            .iter()
-            .any(|mark| line.contains(mark)),
-    }
-}
-
-/// The message of a line with its error, without the rest.
-fn sentence(line: &str) -> String {
-    let fields = serde_json::from_str::<Value>(line).unwrap_or_default();
+/// True if a line is about an error, and its message with that error, without the rest.
+fn log_line(line: &str) -> (bool, String) {
+    let Ok(fields) = serde_json::from_str::<Value>(line) else {
+        let mut marks = ["error: ", " ERROR ", " panicked at "].into_iter();
+        return (marks.any(|mark| line.contains(mark)), line.to_owned());
+    };
     let text = |name: &str| fields.get(name)?.as_str().filter(|text| !text.is_empty());
-    match (text("message"), text("error").or_else(|| text("panic"))) {
+    let sentence = match (text("message"), text("error").or_else(|| text("panic"))) {
         (Some(message), Some(error)) => format!("{message}: {error}"),
         (Some(message), None) => message.to_owned(),
         _ => line.to_owned(),
-    }
+    };
+    (text("level") == Some("ERROR"), sentence)
 }
 
 #[cfg(test)]

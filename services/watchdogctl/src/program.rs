@@ -35,12 +35,6 @@ impl Program {
     }
 }
 
-impl From<Program> for &'static str {
-    fn from(program: Program) -> Self {
-        program.as_str()
-    }
-}
-
 impl Display for Program {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())

@@ -1694,7 +1694,8 @@ type Incident struct {
 	VerdictToLastWrite *durationpb.Duration `protobuf:"bytes,5,opt,name=verdict_to_last_write,json=verdictToLastWrite,proto3" json:"verdict_to_last_write,omitempty"`
 	// From start_time until the shoot was healthy and stayed so; unset before that.
 	VerdictToHealthy *durationpb.Duration `protobuf:"bytes,6,opt,name=verdict_to_healthy,json=verdictToHealthy,proto3" json:"verdict_to_healthy,omitempty"`
-	// From start_time until every resource was restored; unset until then.
+	// From start_time until its end; unset until then. Every resource was restored or, without verdict_to_healthy, the
+	// shoot hibernated, migrated or was being deleted, and nothing was held down.
 	VerdictToRestored *durationpb.Duration `protobuf:"bytes,7,opt,name=verdict_to_restored,json=verdictToRestored,proto3" json:"verdict_to_restored,omitempty"`
 	// Resources that were scaled down.
 	ScaledDown uint32 `protobuf:"varint,8,opt,name=scaled_down,json=scaledDown,proto3" json:"scaled_down,omitempty"`

@@ -78,15 +78,18 @@ impl Reconciler {
                 let (resource, by, direction) = (&other.reference, &other.writer, other.direction.as_str());
                 let (from, to) = (other.from, other.to);
                 tracing::info!(%resource, by, direction, from, to, "another writer scaled a resource");
-                memory.shown.incidents.note_other(now, &other);
+                // Gardener itself scales what hibernates.
+                if decision.direction != Some(Direction::Release) {
+                    memory.shown.incidents.note_other(now, &other);
+                }
             }
         }
         self.report_alerts(shoot, mode.mode, &next.alerts);
         self.report_warnings(shoot, memory, &dependents);
-        let is_restored = decision.direction == Some(Direction::Up)
-            && next.status.state == FlowState::Settled
-            && next.status.held_down() == 0;
-        if is_restored && let Some(ended) = memory.shown.incidents.end(now) {
+        let is_done =
+            next.status.state == FlowState::Settled || decision.direction == Some(Direction::Release);
+        let is_over = is_done && next.status.held_down() == 0;
+        if is_over && let Some(ended) = memory.shown.incidents.end(now, decision.direction) {
             history::log(shoot, &ended);
             history::measure(&ended);
             self.publish_notice(mode.mode, events::incident_ended(shoot, ended.summary()));

@@ -1,5 +1,5 @@
 //! The record of an incident: from the first decision to scale down, or the first write, until the shoot is healthy
-//! again, nothing is held down and every resource is where it was.
+//! again, nothing is held down and every resource is where it was; or until its Cluster releases the shoot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct Incident {
     /// The first and the last write down.
     pub(crate) written_down: Option<(Instant, Instant)>,
     pub(crate) healthy: Option<Instant>,
-    /// When it ended.
+    /// When it ended: everything was restored, or the shoot was released.
     pub(crate) restored: Option<Instant>,
     pub(crate) failed_writes: u32,
     pub(crate) last_error: String,
@@ -129,10 +129,15 @@ impl ShootIncidents {
         }
     }
 
-    /// Ends the incident if the shoot was found healthy; every resource is where it was before.
-    pub(crate) fn end(&mut self, now: Instant) -> Option<Arc<Incident>> {
-        let ended = self.current.take_if(|current| current.healthy.is_some());
-        let mut ended = ended?;
+    /// Ends the incident of a shoot of which nothing is left to do in this direction. A shoot that was found healthy is
+    /// restored; one that hibernates, migrates or is being deleted is released, because what it does later is no part
+    /// of the incident.
+    pub(crate) fn end(&mut self, now: Instant, direction: Option<Direction>) -> Option<Arc<Incident>> {
+        let mut ended = self.current.take_if(|current| match direction {
+            Some(Direction::Up) => current.healthy.is_some(),
+            Some(Direction::Release) => true,
+            Some(Direction::Down) | None => false,
+        })?;
         Arc::make_mut(&mut ended).restored = Some(now);
         self.last = Some(ended.clone());
         Some(ended)
@@ -391,7 +396,11 @@ mod tests {
         ] {
             incidents.note_write(t0 + S * seconds, &write(name, Direction::Down), outcome);
         }
-        assert_eq!(incidents.end(t0 + 7 * S), None, "it is not healthy");
+        assert_eq!(
+            incidents.end(t0 + 7 * S, Some(Direction::Up)),
+            None,
+            "it is not healthy"
+        );
         // It is lost again before everything is restored.
         incidents.note_decision(t0 + 50 * S, &up());
         incidents.note_write(t0 + 51 * S, &write("kcm", Direction::Up), &RequestOutcome::Done);
@@ -399,7 +408,7 @@ mod tests {
         incidents.note_write(t0 + 53 * S, &write("kcm", Direction::Down), &RequestOutcome::Done);
         incidents.note_decision(t0 + 61 * S, &up());
         incidents.note_write(t0 + 62 * S, &write("mcm", Direction::Up), &RequestOutcome::Done);
-        let ended = incidents.end(t0 + 71 * S).unwrap();
+        let ended = incidents.end(t0 + 71 * S, Some(Direction::Up)).unwrap();
         assert_eq!((incidents.current, incidents.last), (None, Some(ended.clone())));
         assert_eq!(ended.outcome, Some(ReportedOutcome::LeasesExpired));
         assert_eq!(
@@ -434,6 +443,21 @@ mod tests {
         );
     }
 
+    /// Otherwise the hours in which the shoot hibernates would count as silence.
+    #[test]
+    fn an_incident_ends_when_its_shoot_is_released() {
+        let (mut incidents, t0) = (ShootIncidents::default(), start());
+        incidents.note_decision(t0, &loss(t0, 4));
+        for direction in [None, Some(Direction::Down), Some(Direction::Up)] {
+            assert_eq!(incidents.end(t0 + S, direction), None, "{direction:?}");
+        }
+        let ended = incidents.end(t0 + 9 * S, Some(Direction::Release)).unwrap();
+        assert_eq!((ended.healthy, ended.until(ended.restored)), (None, Some(9 * S)));
+        // It wakes up.
+        incidents.note_decision(t0 + 9_000 * S, &up());
+        assert_eq!((incidents.current, incidents.last), (None, Some(ended)));
+    }
+
     #[test]
     fn writes_of_a_new_leader_are_an_incident_without_an_outcome() {
         let (mut incidents, t0) = (ShootIncidents::default(), start());
@@ -446,7 +470,7 @@ mod tests {
         incidents.note_write(t0, &write("kcm", Direction::Release), &RequestOutcome::Done);
         assert_eq!(incidents.current, None, "nothing was scaled");
         incidents.note_write(t0, &write("kcm", Direction::Up), &RequestOutcome::Done);
-        let ended = incidents.end(t0 + S).unwrap();
+        let ended = incidents.end(t0 + S, Some(Direction::Up)).unwrap();
         assert_eq!((ended.outcome, ended.scaled(Direction::Up)), (None, 1));
         assert_eq!(ended.compare(Direction::Up), None, "nobody was compared with");
     }
@@ -468,7 +492,7 @@ mod tests {
                 incidents.note_other(t0 + S * at, &other(Direction::Down));
             }
             incidents.note_decision(t0 + 30 * S, &up());
-            let ended = incidents.end(t0 + 31 * S).unwrap();
+            let ended = incidents.end(t0 + 31 * S, Some(Direction::Up)).unwrap();
             (ended.compare(Direction::Down).unwrap().result, ended.summary())
         };
         let earlier = "scaling-coordinator would have scaled down 12 s before dependency-watchdog.";
@@ -496,7 +520,7 @@ mod tests {
         incidents.note_other(t0, &other(Direction::Down));
         incidents.note_decision(t0 + S, &up());
         incidents.note_other(t0 + 9 * S, &other(Direction::Up));
-        let ended = incidents.end(t0 + 9 * S).unwrap();
+        let ended = incidents.end(t0 + 9 * S, Some(Direction::Up)).unwrap();
         assert!(ended.in_mode_observe());
         let only_others = Compared {
             result: Comparison::OtherAlone,

@@ -1,7 +1,7 @@
 //! The API server refuses, fails, hangs; others write; the process dies; the shoot goes away.
 
 use serde_json::json;
-use watchdog_proto::scaling::v1::{Direction, FlowState, GetSeedSummaryRequest, ResourceState};
+use watchdog_proto::scaling::v1::{Direction, FlowState, GetSeedSummaryRequest, ResourceState, ShootScaling};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
@@ -95,6 +95,13 @@ async fn a_shoot_that_hibernates_or_goes_away_is_released_and_not_scaled_again()
             }
         })
         .await;
+        if !gone {
+            let is_over = |shown: &ShootScaling| shown.incident.is_none() && shown.last_incident.is_some();
+            let shown = coordinator.until(SHOOT, "the incident is over", is_over).await;
+            let ended = shown.last_incident.unwrap();
+            assert!(ended.verdict_to_restored.is_some(), "{ended:#?}");
+            assert_eq!(ended.verdict_to_healthy, None, "it is released, not healthy");
+        }
         // Another shoot goes through all of it: whatever would come has come by then.
         seed.shoot("shoot--other", 1, false).await;
         coordinator.lose(&probe, "shoot--other").await;

@@ -4,16 +4,15 @@ mod replica;
 
 use futures::future::join_all;
 use jiff::Timestamp;
-use serde::Serialize;
+use serde_json::json;
 use watchdog_proto::scaling::v1::ListScalingRequest;
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
+use crate::connect::ProgramDialer;
 use crate::connect::inspect::inspect;
-use crate::connect::{ProgramDialer, ReplicaEndpoint};
-use crate::error::WRONG;
-use crate::fetch;
+use crate::error::{CommandError, WRONG};
 use crate::findings::{CheckFinding, Severity};
-use crate::pods::{self, ProgramPods};
+use crate::pods;
 use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{Frame, text};
@@ -28,24 +27,16 @@ const ASKED: &str = "asked";
 const HELD_DOWN: &str = "shoots";
 const MOST_NAMED: usize = 5;
 
-/// All that was found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct CheckReport {
-    findings: Vec<CheckFinding>,
-    /// The last line.
-    conclusion: String,
-    #[serde(skip)]
-    style: Style,
-}
-
-pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
+pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
     let now = Timestamp::now();
     let mut findings = Vec::new();
-    let (mut endpoints, mut programs) = (Vec::new(), Vec::new());
+    let (mut replicas, mut programs) = (Vec::new(), Vec::new());
     match dialer.pods().await {
         Ok(Some(pods)) => {
             findings.extend(pods::findings(&pods, now));
-            endpoints = running(&pods);
+            // One that is not ready says why.
+            let names = pods.iter().map(|program| (program.program, program.answering()));
+            replicas.extend(names);
             // Of a program without a ready replica, the finding about replicas says all.
             let ready = pods.iter().filter(|program| program.ready() > 0);
             programs = ready.map(|program| program.program).collect();
@@ -55,7 +46,7 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
             for program in Program::ALL {
                 match dialer.replicas(program).await {
                     _ if !programs.contains(&program) => findings.push(not_asked(program)),
-                    Ok(found) => endpoints.extend(found),
+                    Ok(names) => replicas.push((program, names)),
                     Err(error) => findings.push(CheckFinding::failed(program.as_str(), "replicas", &error)),
                 }
             }
@@ -65,7 +56,10 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
     match dialer.certificate() {
         Err(error) => findings.push(CheckFinding::failed("your certificate", "certificate", error)),
         Ok(own) => {
-            let facts = join_all(endpoints.iter().map(|endpoint| inspect(dialer, endpoint))).await;
+            let replicas = replicas.iter();
+            let replicas =
+                replicas.flat_map(|(program, names)| names.iter().map(move |name| (*program, name)));
+            let facts = join_all(replicas.map(|(program, name)| inspect(dialer, program, name))).await;
             let validity = own.and_then(|own| own.validity);
             findings.extend(replica::findings(&facts, VERSION, validity, now));
             let complete = programs.iter().map(|program| completeness(dialer, *program));
@@ -75,26 +69,12 @@ pub(crate) async fn read(dialer: &ProgramDialer) -> CheckReport {
             }
         }
     }
-    CheckReport::new(findings)
-}
-
-/// The Pods that can answer, ready or not: one that is not ready says why.
-fn running(programs: &[ProgramPods]) -> Vec<ReplicaEndpoint> {
-    let mut endpoints = Vec::new();
-    for ProgramPods { program, pods, .. } in programs {
-        for pod in pods.iter().filter(|pod| pods::is_answering(pod)) {
-            endpoints.push(ReplicaEndpoint {
-                name: pods::name(pod),
-                program: *program,
-            });
-        }
-    }
-    endpoints
+    written(&findings, frame)
 }
 
 /// Looks whether an answer for the whole seed has all replicas in it.
 async fn completeness(dialer: &ProgramDialer, program: Program) -> CheckFinding {
-    let (severity, text) = match fetch::summary(dialer, program).await {
+    let (severity, text) = match dialer.summary(program).await {
         Ok(summary) if summary.missing.is_empty() => {
             (Severity::Fine, "answers for the whole seed".to_owned())
         }
@@ -109,12 +89,11 @@ async fn completeness(dialer: &ProgramDialer, program: Program) -> CheckFinding 
 
 /// The shoots that are held down. A coordinator that does not answer is found by its completeness.
 async fn shoots(dialer: &ProgramDialer) -> Option<CheckFinding> {
-    let coordinator = dialer.coordinator().await.ok()?;
     let filter = ListScalingRequest {
         meltdown_protection_active: Some(true),
         ..ListScalingRequest::default()
     };
-    let held = fetch::scalings(&coordinator, filter).await.ok()?;
+    let held = dialer.scalings(filter).await.ok()?;
     let shoots: Vec<String> = held.scalings.into_iter().map(|scaling| scaling.shoot).collect();
     held_down(&shoots)
 }
@@ -142,65 +121,52 @@ fn held_down(shoots: &[String]) -> Option<CheckFinding> {
     (!shoots.is_empty()).then(|| CheckFinding::new(Severity::Notice, "all", HELD_DOWN, text))
 }
 
-impl CheckReport {
-    /// The last line is never good news beside anything that is wrong, held down or was not asked.
-    fn new(findings: Vec<CheckFinding>) -> Self {
-        let about = |what| findings.iter().filter(move |finding| finding.what == what);
-        let not_asked: Vec<&str> = about(ASKED).map(|finding| finding.subject.as_str()).collect();
-        let held = about(HELD_DOWN).next().map(|finding| finding.text.as_str());
-        let (style, conclusion) = match (wrong(&findings), held) {
-            (0, None) if !not_asked.is_empty() => {
-                let not_asked = not_asked.join(", ");
-                (
-                    Style::Warn,
-                    format!("No fault found, but not asked: {not_asked}."),
-                )
-            }
-            (0, None) => (Style::Good, "Nothing is wrong.".to_owned()),
-            (0, Some(held)) => {
-                let text = format!("The watchdog works, and {held}; see watchdogctl status.");
-                (Style::Warn, text)
-            }
-            (wrong, held) => {
-                let held = held.map_or_else(String::new, |held| format!(", and {held}"));
-                let wrong = text::count(wrong, "check", "checks");
-                (Style::Bad, format!("{wrong} found something wrong{held}."))
-            }
-        };
-        Self {
-            findings,
-            conclusion,
-            style,
+/// The last line is never good news beside anything that is wrong, held down or was not asked.
+fn conclusion(findings: &[CheckFinding]) -> (Style, String) {
+    let about = |what| findings.iter().filter(move |finding| finding.what == what);
+    let not_asked: Vec<&str> = about(ASKED).map(|finding| finding.subject.as_str()).collect();
+    let held = about(HELD_DOWN).next().map(|finding| finding.text.as_str());
+    match (wrong(findings), held) {
+        (0, None) if !not_asked.is_empty() => {
+            let not_asked = not_asked.join(", ");
+            (
+                Style::Warn,
+                format!("No fault found, but not asked: {not_asked}."),
+            )
+        }
+        (0, None) => (Style::Good, "Nothing is wrong.".to_owned()),
+        (0, Some(held)) => {
+            let text = format!("The watchdog works, and {held}; see watchdogctl status.");
+            (Style::Warn, text)
+        }
+        (wrong, held) => {
+            let held = held.map_or_else(String::new, |held| format!(", and {held}"));
+            let wrong = text::count(wrong, "check", "checks");
+            (Style::Bad, format!("{wrong} found something wrong{held}."))
         }
     }
 }
 
 /// The number of findings about something wrong.
 fn wrong(findings: &[CheckFinding]) -> usize {
-    let wrong = findings
-        .iter()
-        .filter(|finding| finding.severity == Severity::Wrong);
-    wrong.count()
+    let severities = findings.iter().map(|finding| finding.severity);
+    severities.filter(|severity| *severity == Severity::Wrong).count()
 }
 
-impl CommandAnswer for CheckReport {
-    fn text(&self, frame: &Frame) -> String {
-        let table = TextTable::of(&self.findings)
-            .column("RESULT", |finding| result(finding.severity))
-            .column("REPLICA", |finding| finding.subject.clone())
-            .column("CHECK", |finding| finding.what)
-            .column("FOUND", |finding| finding.text.clone());
-        let conclusion = frame.paint(self.style, &self.conclusion);
-        format!("{}\n{conclusion}\n", table.render(frame))
-    }
-
-    fn headline(&self, _: &Frame) -> String {
-        self.conclusion.clone()
-    }
-
-    fn code(&self) -> u8 {
-        if wrong(&self.findings) > 0 { WRONG } else { 0 }
-    }
+fn written(findings: &[CheckFinding], frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+    let (style, conclusion) = conclusion(findings);
+    let table = TextTable::of(findings)
+        .column("RESULT", |finding| result(finding.severity))
+        .column("REPLICA", |finding| finding.subject.clone())
+        .column("CHECK", |finding| finding.what)
+        .column("FOUND", |finding| finding.text.clone());
+    let text = format!("{}\n{}\n", table.render(frame), frame.paint(style, &conclusion));
+    let value = json!({"findings": findings, "conclusion": conclusion});
+    Ok(WrittenAnswer {
+        headline: conclusion,
+        code: if wrong(findings) > 0 { WRONG } else { 0 },
+        ..WrittenAnswer::of(frame, text, value)?
+    })
 }
 
 fn result(severity: Severity) -> Cell {
@@ -226,7 +192,7 @@ mod tests {
     }
 
     fn shown(findings: &[CheckFinding]) -> String {
-        CheckReport::new(findings.to_vec()).text(&testing::pipe())
+        written(findings, &testing::pipe()).unwrap().text().to_owned()
     }
 
     #[test]
@@ -250,9 +216,8 @@ WRONG   weeder-0  readiness  not serving
             not_asked(Program::ScalingCoordinator),
             not_asked(Program::Weeder),
         ];
-        let report = CheckReport::new(findings.to_vec());
         let end = "No fault found, but not asked: scaling-coordinator, weeder.";
-        assert_eq!((report.conclusion.as_str(), report.style), (end, Style::Warn));
+        assert_eq!(conclusion(&findings), (Style::Warn, end.to_owned()));
         let shown = shown(&findings);
         assert!(
             shown
@@ -277,7 +242,7 @@ WRONG   weeder-0  readiness  not serving
                  shoot--5 and 2 more.",
             ),
         ] {
-            assert_eq!(CheckReport::new(findings).conclusion, end);
+            assert_eq!(written(&findings, &testing::pipe()).unwrap().headline, end);
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use std::cmp::Reverse;
 
-use jiff::Timestamp;
-use serde::Serialize;
-use watchdog_proto::scaling::v1::{Incident, ListScalingRequest, ListScalingResponse};
+use serde_json::{Value, json};
+use watchdog_proto::scaling::v1::{ListScalingRequest, ListScalingResponse};
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use super::seeds::{SeedAnswer, ask_each};
 use crate::api_message::ApiMessage;
 use crate::args::ConnectArgs;
@@ -18,128 +17,107 @@ use crate::render::incident::ShootIncident;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{AnswerGaps, Frame, text};
 
-/// The incidents of all seeds that were asked.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct IncidentList {
-    incidents: Vec<IncidentRow>,
-    /// Replicas of several seeds with the context of each.
-    #[serde(flatten)]
-    gaps: AnswerGaps,
+pub(crate) async fn read(connect: &ConnectArgs, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+    let ask = async |dialer: ProgramDialer| dialer.scalings(ListScalingRequest::default()).await;
+    written(&ask_each(connect, ask).await?, frame)
 }
 
-/// One incident, and whose it is.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct IncidentRow {
-    /// Empty if only one seed was asked.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    context: String,
-    shoot: String,
-    is_running: bool,
-    prevented_nodes: Option<u32>,
-    incident: ApiMessage<Incident>,
-    #[serde(skip)]
-    lasted: String,
-    #[serde(skip)]
-    outcome: &'static str,
-    #[serde(skip)]
-    prevented: String,
+/// An incident of a shoot of a seed.
+struct IncidentRow<'a> {
+    /// The context; empty if only one seed was asked.
+    seed: &'a str,
+    shoot: &'a str,
+    incident: ShootIncident<'a>,
 }
 
-pub(crate) async fn read(connect: &ConnectArgs) -> Result<IncidentList, CommandError> {
-    let answers = ask_each(connect, async |dialer: ProgramDialer| {
-        let coordinator = dialer.coordinator().await?;
-        fetch::scalings(&coordinator, ListScalingRequest::default()).await
-    });
-    Ok(IncidentList::new(answers.await?, Timestamp::now()))
-}
-
-impl IncidentList {
-    /// Those that run come first, then the newest.
-    fn new(answers: Vec<SeedAnswer<ListScalingResponse>>, now: Timestamp) -> Self {
-        let mut all = Self::default();
-        for SeedAnswer { seed, result } in answers {
-            match result {
-                Ok(answer) => all.add(&seed, &answer, now),
-                Err(error) => all.gaps.add(None, Some(seed), error),
-            }
-        }
-        all.incidents.sort_by_cached_key(|row| {
-            let started = row.incident.start_time.as_ref().map(|at| (at.seconds, at.nanos));
-            (
-                !row.is_running,
-                Reverse(started),
-                row.context.clone(),
-                row.shoot.clone(),
-            )
-        });
-        all
-    }
-
-    fn add(&mut self, seed: &str, answer: &ListScalingResponse, now: Timestamp) {
-        let missing = fetch::missing(Program::ScalingCoordinator, answer.completeness.as_ref());
-        let named = missing.into_iter().map(|replica| match seed {
-            "" => replica,
-            seed => format!("{seed}: {replica}"),
-        });
-        self.gaps.add_missing(named);
-        for scaling in &answer.scalings {
-            self.incidents
-                .extend(ShootIncident::all(scaling, now).map(|incident| {
-                    let prevention = incident.prevention();
-                    IncidentRow {
-                        context: seed.to_owned(),
-                        shoot: scaling.shoot.clone(),
-                        is_running: incident.is_running(),
-                        prevented_nodes: prevention.nodes,
-                        incident: ApiMessage(incident.incident.clone()),
-                        lasted: text::duration(incident.length()),
-                        outcome: incident.outcome(),
-                        prevented: prevention.text,
-                    }
+/// Those that run come first, then the newest.
+fn written(
+    answers: &[SeedAnswer<ListScalingResponse>],
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
+    let (mut gaps, mut rows) = (AnswerGaps::default(), Vec::new());
+    for SeedAnswer { seed, result } in answers {
+        match result {
+            Ok(answer) => {
+                let missing = fetch::missing(Program::ScalingCoordinator, answer.completeness.as_ref());
+                gaps.add_missing(missing.into_iter().map(|replica| match seed.as_str() {
+                    "" => replica,
+                    seed => format!("{seed}: {replica}"),
                 }));
+                rows.extend(answer.scalings.iter().flat_map(|scaling| {
+                    ShootIncident::all(scaling, frame.now).map(move |incident| IncidentRow {
+                        seed,
+                        shoot: &scaling.shoot,
+                        incident,
+                    })
+                }));
+            }
+            Err(error) => gaps.add(None, Some(seed.clone()), error.clone()),
         }
     }
+    rows.sort_by_cached_key(|row| {
+        let started = row.incident.incident.start_time.as_ref();
+        let started = started.map(|at| (at.seconds, at.nanos));
+        (!row.incident.is_running(), Reverse(started), row.seed, row.shoot)
+    });
+    let value = json!({
+        "incidents": rows.iter().map(json_row).collect::<Vec<_>>(),
+        "missingReplicas": gaps.missing_replicas,
+        "unanswered": gaps.unanswered,
+    });
+    Ok(WrittenAnswer {
+        code: gaps.code(),
+        ..WrittenAnswer::of(frame, gaps.lines(frame) + &lines(&rows, frame), value)?
+    })
 }
 
-impl CommandAnswer for IncidentList {
-    fn text(&self, frame: &Frame) -> String {
-        let out = self.gaps.lines(frame);
-        if self.incidents.is_empty() {
-            return out + "No incident is known since the coordinators became the leaders.\n";
-        }
-        let has_seeds = self.incidents.iter().any(|row| !row.context.is_empty());
-        let table = TextTable::of(&self.incidents)
-            .column_if(has_seeds, "SEED", |row| row.context.clone())
-            .column("SHOOT", |row| row.shoot.clone())
-            .column("STATE", |row| state(row))
-            .column("STARTED", |row| text::since(row.incident.start_time, frame.now))
-            .column("LASTED", |row| row.lasted.clone())
-            .column("OUTCOME", |row| row.outcome)
-            .column("MODE", |row| mode(&row.incident))
-            .column("DOWN AFTER", |row| {
-                text::sent_duration(row.incident.verdict_to_last_write)
-            })
-            .column("PREVENTED", |row| row.prevented.clone());
-        out + &table.render(frame)
+fn json_row(row: &IncidentRow<'_>) -> Value {
+    let mut value = json!({
+        "shoot": row.shoot,
+        "isRunning": row.incident.is_running(),
+        "preventedNodes": row.incident.prevention().nodes,
+        "incident": ApiMessage(row.incident.incident.clone()),
+    });
+    if let (false, Value::Object(fields)) = (row.seed.is_empty(), &mut value) {
+        fields.insert("context".to_owned(), row.seed.into());
     }
+    value
+}
 
-    fn code(&self) -> u8 {
-        self.gaps.code()
+fn lines(rows: &[IncidentRow<'_>], frame: &Frame) -> String {
+    if rows.is_empty() {
+        return "No incident is known since the coordinators became the leaders.\n".to_owned();
+    }
+    let has_seeds = rows.iter().any(|row| !row.seed.is_empty());
+    TextTable::of(rows)
+        .column_if(has_seeds, "SEED", |row| row.seed)
+        .column("SHOOT", |row| row.shoot)
+        .column("STATE", |row| state(&row.incident))
+        .column("STARTED", |row| {
+            text::since(row.incident.incident.start_time, frame.now)
+        })
+        .column("LASTED", |row| text::duration(row.incident.length()))
+        .column("OUTCOME", |row| row.incident.outcome())
+        .column("MODE", |row| mode(&row.incident))
+        .column("DOWN AFTER", |row| {
+            text::sent_duration(row.incident.incident.verdict_to_last_write)
+        })
+        .column("PREVENTED", |row| row.incident.prevention().text)
+        .render(frame)
+}
+
+fn state(incident: &ShootIncident<'_>) -> Cell {
+    if incident.is_running() {
+        Cell::styled(Style::Warn, "runs")
+    } else if incident.is_released() {
+        Cell::styled(Style::Good, "released")
+    } else {
+        Cell::styled(Style::Good, "ended")
     }
 }
 
-fn state(row: &IncidentRow) -> Cell {
-    match row.incident.verdict_to_restored {
-        Some(_) => Cell::styled(Style::Good, "ended"),
-        None if row.is_running => Cell::styled(Style::Warn, "runs"),
-        None => Cell::styled(Style::Good, "released"),
-    }
-}
-
-const fn mode(incident: &Incident) -> &'static str {
-    if incident.in_mode_observe {
+const fn mode(incident: &ShootIncident<'_>) -> &'static str {
+    if incident.incident.in_mode_observe {
         "observe"
     } else {
         "protect"
@@ -148,11 +126,11 @@ const fn mode(incident: &Incident) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use watchdog_proto::scaling::v1::{HoldReason, ShootScaling};
+    use watchdog_proto::scaling::v1::{Incident, ShootScaling};
 
     use super::*;
     use crate::render::incident::tests::ended;
-    use crate::render::testing;
+    use crate::render::{Format, testing};
 
     fn shoot(name: &str, running: Option<i64>, last: Option<Incident>) -> ShootScaling {
         ShootScaling {
@@ -194,8 +172,14 @@ mod tests {
             seed("b", vec![shoot("one", Some(90), Some(newer))]),
             failed,
         ];
-        let all = IncidentList::new(answers, testing::pipe().now);
-        let shown = all.text(&testing::pipe());
+        let written = |format| {
+            let frame = Frame {
+                format,
+                ..testing::pipe()
+            };
+            super::written(&answers, &frame).unwrap().printed(format).unwrap()
+        };
+        let shown = written(Format::Table);
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines[..2], ["NO ANSWER from c: no answer", "  look"]);
         let order = [
@@ -208,7 +192,7 @@ mod tests {
         for (line, start) in lines[2..].iter().zip(order) {
             assert!(line.starts_with(start), "{start}: {shown}");
         }
-        let value = serde_json::to_value(&all).unwrap();
+        let value: Value = serde_json::from_str(&written(Format::Json)).unwrap();
         assert_eq!(value["incidents"][0]["context"], "a");
         assert_eq!(value["incidents"][3]["preventedNodes"], 3);
         assert_eq!(
@@ -219,27 +203,12 @@ mod tests {
         assert_eq!(value["unanswered"][0], unanswered);
     }
 
-    #[test]
-    fn an_incident_does_not_run_while_its_shoot_hibernates() {
-        let hibernating = ShootScaling {
-            hold_reason: HoldReason::Cluster.into(),
-            ..shoot("asleep", Some(60), None)
-        };
-        let running = shoot("awake", Some(90), None);
-        let all = IncidentList::new(vec![seed("", vec![hibernating, running])], testing::pipe().now);
-        let text = all.text(&testing::pipe());
-        let rows = text.lines().skip(1);
-        let states: Vec<&str> = rows.filter_map(|row| row.split_whitespace().nth(1)).collect();
-        assert_eq!(states, ["runs", "released"], "{text}");
-        assert_eq!(
-            serde_json::to_value(&all).unwrap()["incidents"][1]["isRunning"],
-            false
-        );
-    }
-
     fn shown(scalings: Vec<ShootScaling>) -> String {
-        let all = IncidentList::new(vec![seed("", scalings)], testing::pipe().now);
-        all.text(&testing::pipe())
+        let frame = testing::pipe();
+        written(&[seed("", scalings)], &frame)
+            .unwrap()
+            .printed(frame.format)
+            .unwrap()
     }
 
     #[test]

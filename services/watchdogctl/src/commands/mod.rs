@@ -3,18 +3,16 @@
 pub(crate) mod certificate;
 pub(crate) mod check;
 pub(crate) mod incidents;
+pub(crate) mod lists;
 pub(crate) mod plan;
 pub(crate) mod release;
 pub(crate) mod replicas;
 pub(crate) mod report;
-pub(crate) mod scaling;
 pub(crate) mod seeds;
 pub(crate) mod shell;
 pub(crate) mod shoot;
 pub(crate) mod status;
 pub(crate) mod ui;
-pub(crate) mod verdicts;
-pub(crate) mod weeders;
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -22,60 +20,49 @@ use serde_json::Value;
 use crate::error::CommandError;
 use crate::render::{Format, Frame};
 
-/// The findings of a command. Serialized, they are the answer for programs.
-pub(crate) trait CommandAnswer: Serialize {
-    /// The answer for people.
-    fn text(&self, frame: &Frame) -> String;
-
-    /// One line that says the most, for a table of several seeds.
-    fn headline(&self, _: &Frame) -> String {
-        "answered".to_owned()
-    }
-
-    /// The exit code.
-    fn code(&self) -> u8 {
-        0
-    }
-}
-
 /// An answer as it is written.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct WrittenAnswer {
     /// A string, or for programs an object.
     content: Value,
+    /// One line that says the most, for a table of several seeds.
     pub(crate) headline: String,
+    /// The exit code.
     pub(crate) code: u8,
 }
 
 impl WrittenAnswer {
+    /// The answer in the form that is asked for: `text` is for people, `value` for programs.
+    ///
     /// # Errors
     /// When a message is not of the API: a defect of this program.
-    pub(crate) fn new(answer: &impl CommandAnswer, frame: &Frame) -> Result<Self, CommandError> {
+    pub(crate) fn of(frame: &Frame, text: String, value: impl Serialize) -> Result<Self, CommandError> {
         let content = if frame.format.is_text() {
-            Value::String(answer.text(frame))
+            Value::String(text)
         } else {
-            serde_json::to_value(answer).map_err(defect)?
-        };
-        let plain = Frame {
-            color: false,
-            ..*frame
+            serde_json::to_value(value).map_err(defect)?
         };
         Ok(Self {
             content,
-            headline: answer.headline(&plain),
-            code: answer.code(),
+            headline: "answered".to_owned(),
+            code: 0,
         })
+    }
+
+    /// The text for people.
+    pub(crate) fn text(&self) -> &str {
+        self.content.as_str().unwrap_or_default()
     }
 
     /// The text to print.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// As [`Self::of`].
     pub(crate) fn printed(&self, format: Format) -> Result<String, CommandError> {
         let text = match format {
             Format::Yaml => serde_saphyr::to_string(&self.content).map_err(defect)?,
             Format::Json => serde_json::to_string_pretty(&self.content).map_err(defect)?,
-            _ => return Ok(self.content.as_str().unwrap_or_default().to_owned()),
+            _ => return Ok(self.text().to_owned()),
         };
         Ok(format!("{}\n", text.trim_end()))
     }

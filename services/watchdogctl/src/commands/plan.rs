@@ -2,61 +2,84 @@
 
 use serde::Serialize;
 use watchdog_proto::scaling::v1::{
-    Action, Direction, PlanScalingRequest, PlanScalingResponse, PlannedResource,
+    Action, Direction, PlanScalingRequest, PlanScalingResponse, PlannedResource, ShootScaling,
 };
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::fetch;
 use crate::program::Program;
-use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{Frame, text};
+use crate::render::table::{Style, TextTable};
+use crate::render::{Frame, cells, text};
 
 /// The effect of a direction on a shoot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
 pub(crate) struct DirectionPlan {
     #[serde(skip)]
-    pub(crate) shoot: String,
-    #[serde(skip)]
     pub(crate) direction: Direction,
+    /// The direction of the shoot now is another one.
+    #[serde(skip)]
+    pub(crate) scaling: ApiMessage<ShootScaling>,
     pub(crate) plan: ApiMessage<PlanScalingResponse>,
+}
+
+/// The plan of a direction for a shoot in this state.
+pub(crate) async fn of_direction(
+    dialer: &ProgramDialer,
+    scaling: ApiMessage<ShootScaling>,
+    direction: Direction,
+) -> Result<DirectionPlan, CommandError> {
+    let request = PlanScalingRequest {
+        shoot: scaling.shoot.clone(),
+        direction: direction.into(),
+    };
+    let client = dialer.coordinator().await?;
+    let plan = fetch::ask(Program::ScalingCoordinator, client.plan_scaling(request)).await?;
+    Ok(DirectionPlan {
+        direction,
+        scaling,
+        plan: ApiMessage(plan),
+    })
 }
 
 pub(crate) async fn read(
     dialer: &ProgramDialer,
     shoot: &str,
     direction: Direction,
-) -> Result<DirectionPlan, CommandError> {
-    let request = PlanScalingRequest {
-        shoot: shoot.to_owned(),
-        direction: direction.into(),
-    };
-    let client = dialer.coordinator().await?;
-    let plan = fetch::ask(Program::ScalingCoordinator, client.plan_scaling(request)).await?;
-    Ok(DirectionPlan {
-        shoot: shoot.to_owned(),
-        direction,
-        plan: ApiMessage(plan),
-    })
-}
-
-impl CommandAnswer for DirectionPlan {
-    fn text(&self, frame: &Frame) -> String {
-        format!("{} {}", self.shoot, self.levels(frame))
-    }
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
+    let scaling = dialer.scaling(shoot).await?.scaling;
+    let scaling = scaling.ok_or_else(|| CommandError::unexpected("an answer has no scaling"))?;
+    let plan = of_direction(dialer, ApiMessage(scaling), direction).await?;
+    WrittenAnswer::of(frame, format!("{shoot} {}", plan.levels(frame)), plan)
 }
 
 impl DirectionPlan {
-    /// The levels in the order in which they would run.
+    /// The effect now and its reason, and the levels in the order in which they would run.
     pub(crate) fn levels(&self, frame: &Frame) -> String {
-        let (plan, direction) = (&self.plan, text::direction(self.direction));
-        let (style, head) = match (plan.allowed, is_done(plan)) {
-            (false, _) => (Style::Bad, format!("would NOT be scaled {direction}")),
-            (true, true) => (Style::Good, format!("is scaled {direction} already")),
-            (true, false) => (Style::Warn, format!("would be scaled {direction}")),
+        let (plan, direction) = (&self.plan, text::value(self.direction.as_str_name()));
+        let now = text::value(self.scaling.direction().as_str_name());
+        let (style, head, why) = if !plan.allowed {
+            (
+                Style::Bad,
+                format!("would NOT be scaled {direction}"),
+                &plan.reason,
+            )
+        } else if is_done(plan) {
+            (
+                Style::Good,
+                format!("is scaled {direction} already"),
+                &plan.reason,
+            )
+        } else if now == direction {
+            (Style::Warn, format!("would be scaled {direction}"), &plan.reason)
+        } else {
+            // The program may act, but the verdict does not want this direction.
+            let head = format!("would NOT be scaled {direction}, because its direction is {now}");
+            (Style::Bad, head, &self.scaling.reason)
         };
         let levels = plan.levels.iter();
         let rows = levels.flat_map(|level| level.resources.iter().map(|resource| (level.level, resource)));
@@ -64,16 +87,17 @@ impl DirectionPlan {
             .indented(2)
             .column("LEVEL", |(level, _)| level.to_string())
             .column("DEPENDANT", |(_, one)| text::resource(one.resource.as_ref()))
-            .column("ACTION", |(_, one)| action(one.action()))
+            .column("ACTION", |(_, one)| cells::value(one.action().as_str_name()))
             .column("REPLICAS", |(_, one)| replicas(one))
             .column("DELAY", |(_, one)| text::sent_duration(one.initial_delay))
             .column("TIMEOUT", |(_, one)| text::sent_duration(one.timeout))
             .column("WHY", |(_, one)| one.reason.clone());
-        let levels = match table.render_rows(frame) {
-            none if none.is_empty() => "  No dependant is configured for this direction.\n".to_owned(),
-            levels => levels,
+        let levels = if plan.levels.is_empty() {
+            "  No dependant is configured for this direction.\n".to_owned()
+        } else {
+            table.render(frame)
         };
-        format!("{}: {}\n{levels}", frame.paint(style, &head), plan.reason)
+        format!("{}: {why}\n{levels}", frame.paint(style, &head))
     }
 }
 
@@ -87,15 +111,6 @@ fn is_done(plan: &PlanScalingResponse) -> bool {
         .peekable();
     actions.peek().is_some()
         && actions.all(|action| matches!(action, Action::None | Action::Ignore | Action::SkipAbsent))
-}
-
-fn action(action: Action) -> Cell {
-    let style = match action {
-        Action::Scale => Style::Warn,
-        Action::FailAbsent => Style::Bad,
-        _ => Style::Plain,
-    };
-    Cell::styled(style, text::bare(action.as_str_name(), "ACTION_"))
 }
 
 fn replicas(resource: &PlannedResource) -> String {
@@ -113,17 +128,18 @@ mod tests {
     use super::*;
     use crate::render::testing;
 
+    /// Of a shoot whose direction is down.
     fn shown(direction: Direction, plan: PlanScalingResponse) -> String {
         let plan = DirectionPlan {
-            shoot: String::new(),
             direction,
+            scaling: ApiMessage(testing::scaling_down("a")),
             plan: ApiMessage(plan),
         };
         plan.levels(&testing::pipe())
     }
 
     #[test]
-    fn each_level_names_its_dependants() {
+    fn each_level_names_its_dependants_and_the_head_says_what_would_happen() {
         let scaled = PlannedResource {
             resource: testing::resource("cluster-autoscaler", 0, Default::default()).resource,
             action: Action::Scale.into(),
@@ -133,38 +149,43 @@ mod tests {
             timeout: testing::seconds(30),
             reason: "It has 1 replica.".to_owned(),
         };
-        let plan = |resource| PlanScalingResponse {
+        let done = PlannedResource {
+            action: Action::None.into(),
+            ..scaled.clone()
+        };
+        let plan = |resource: &PlannedResource, allowed| PlanScalingResponse {
             levels: vec![PlannedLevel {
                 level: 0,
-                resources: vec![resource],
+                resources: vec![resource.clone()],
             }],
-            allowed: true,
-            reason: "The shoot is protected.".to_owned(),
+            allowed,
+            reason: "Why.".to_owned(),
         };
         let expected = "\
-would be scaled down: The shoot is protected.
+would be scaled down: Why.
   LEVEL  DEPENDANT                      ACTION  REPLICAS  DELAY  TIMEOUT  WHY
   0      Deployment/cluster-autoscaler  SCALE   1 -> 0    0s     30s      It has 1 replica.
 ";
-        assert_eq!(shown(Direction::Down, plan(scaled.clone())), expected);
-        let done = PlannedResource {
-            action: Action::None.into(),
-            ..scaled
-        };
-        let text = shown(Direction::Down, plan(done));
-        assert!(text.starts_with("is scaled down already: "), "{text}");
-    }
-
-    #[test]
-    fn a_plan_that_is_not_allowed_says_so_first() {
-        let plan = PlanScalingResponse {
-            reason: "The shoot hibernates.".to_owned(),
-            ..Default::default()
-        };
-        let text = shown(Direction::Up, plan);
-        assert!(
-            text.starts_with("would NOT be scaled up: The shoot hibernates.\n"),
-            "{text}"
-        );
+        assert_eq!(shown(Direction::Down, plan(&scaled, true)), expected);
+        for (direction, plan, head) in [
+            (
+                Direction::Down,
+                plan(&done, true),
+                "is scaled down already: Why.\n",
+            ),
+            (
+                Direction::Up,
+                plan(&scaled, false),
+                "would NOT be scaled up: Why.\n",
+            ),
+            (
+                Direction::Up,
+                plan(&scaled, true),
+                "would NOT be scaled up, because its direction is down: The nodes are cut off.\n",
+            ),
+        ] {
+            let text = shown(direction, plan);
+            assert!(text.starts_with(head), "{text}");
+        }
     }
 }

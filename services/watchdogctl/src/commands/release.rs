@@ -9,8 +9,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::Api;
 use scaling_coordinator::app::release::{ReleaseLine, ReleaseReport, SeedRelease};
 use scaling_coordinator::config::Release;
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::watch;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::prober::{self, ProberConfig};
@@ -19,7 +18,7 @@ use watchdog_kube::client::{found, request};
 use watchdog_kube::key::ObjectKey;
 use watchdog_kube::leadership::ElectionTiming;
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use crate::args::{ConnectArgs, ReleaseArgs};
 use crate::connect::release::{self, ChartRelease};
 use crate::connect::seed::SeedReader;
@@ -39,20 +38,11 @@ const CONFIG_KEY: &str = "config.yaml";
 /// Name of this process in the Lease of the coordinator's leader.
 const IDENTITY: &str = "watchdogctl-release";
 
-/// The resources that were restored, or would be.
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct RestoreReport {
-    dry_run: bool,
-    restored: bool,
-    still_held_down: Option<String>,
-    resources: Vec<Value>,
-    /// The lines for people.
-    #[serde(skip)]
-    text: String,
-}
-
-pub(crate) async fn run(connect: &ConnectArgs, args: &ReleaseArgs) -> Result<RestoreReport, CommandError> {
+pub(crate) async fn run(
+    connect: &ConnectArgs,
+    args: &ReleaseArgs,
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
     let seed = SeedReader::open(connect).await?;
     let chart = release::named(&seed, connect).await?;
     let rules = watch::Sender::new(Arc::new(rules(&seed, &chart, args).await?));
@@ -84,7 +74,7 @@ pub(crate) async fn run(connect: &ConnectArgs, args: &ReleaseArgs) -> Result<Res
         use std::io::Write as _;
         let _ = writeln!(std::io::stderr(), "error: {error:#}");
     }
-    Ok(RestoreReport::new(&report, args, &coordinator))
+    written(&report, args, &coordinator, frame)
 }
 
 /// The configuration whose resources are restored: of a file, or of the chart's ConfigMap.
@@ -144,51 +134,49 @@ async fn lease_namespace(
     }
 }
 
-impl RestoreReport {
-    fn new(report: &ReleaseReport, args: &ReleaseArgs, coordinator: &ObjectKey) -> Self {
-        let mut text: String = report.lines.iter().map(|line| format!("{line}\n")).collect();
-        if let Ok(ended) = &report.ended {
-            text.push_str(&format!("{ended}\n"));
-        }
-        if !args.yes {
-            text.push_str(&format!(
-                "Nothing was written. With --yes, the Deployment {coordinator} is scaled to 0 and all this is \
-                 restored.\n"
-            ));
-        }
-        let resource = |line: &ReleaseLine| {
-            json!({
-                "shoot": line.shoot,
-                "resource": line.resource,
-                "level": line.level,
-                "action": line.action,
-                "reason": line.reason,
-            })
-        };
-        Self {
-            dry_run: !args.yes,
-            restored: args.yes && report.ended.is_ok(),
-            still_held_down: report.ended.as_ref().err().map(ToString::to_string),
-            resources: report.lines.iter().map(resource).collect(),
-            text,
-        }
+/// The resources that were restored, or would be.
+fn written(
+    report: &ReleaseReport,
+    args: &ReleaseArgs,
+    coordinator: &ObjectKey,
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
+    let mut text: String = report.lines.iter().map(|line| format!("{line}\n")).collect();
+    if let Ok(ended) = &report.ended {
+        text.push_str(&format!("{ended}\n"));
     }
-}
-
-impl CommandAnswer for RestoreReport {
-    fn text(&self, _: &Frame) -> String {
-        self.text.clone()
+    if !args.yes {
+        text.push_str(&format!(
+            "Nothing was written. With --yes, the Deployment {coordinator} is scaled to 0 and all this is restored.\n"
+        ));
     }
-
-    fn code(&self) -> u8 {
-        if self.still_held_down.is_some() { WRONG } else { 0 }
-    }
+    let resource = |line: &ReleaseLine| {
+        json!({
+            "shoot": line.shoot,
+            "resource": line.resource,
+            "level": line.level,
+            "action": line.action,
+            "reason": line.reason,
+        })
+    };
+    let held_down = report.ended.as_ref().err();
+    let value = json!({
+        "dryRun": !args.yes,
+        "restored": args.yes && held_down.is_none(),
+        "stillHeldDown": held_down.map(ToString::to_string),
+        "resources": report.lines.iter().map(resource).collect::<Vec<_>>(),
+    });
+    Ok(WrittenAnswer {
+        code: if held_down.is_some() { WRONG } else { 0 },
+        ..WrittenAnswer::of(frame, text, value)?
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use serde_json::Value;
     use watchdog_api::names::{MELTDOWN_PROTECTION_ANNOTATION, REPLICAS_ANNOTATION};
     use watchdog_sandbox::resource::keys;
     use watchdog_sandbox::{ApiOptions, ApiServer};

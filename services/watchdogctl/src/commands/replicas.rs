@@ -1,115 +1,73 @@
 //! `replicas`
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde_json::json;
 use watchdog_proto::probe::v1::{ListReplicasRequest, ListReplicasResponse};
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::{self, all_pages, ask};
+use crate::fetch::{ProgramSummary, all_pages, ask};
 use crate::program::Program;
-use crate::render::Frame;
 use crate::render::table::{Cell, Style, TextTable};
-use crate::render::text;
+use crate::render::{Frame, text};
 
-/// The replicas of all programs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct Replicas {
-    programs: Vec<Shares>,
-}
-
-/// The shoots or services that each replica of a program probes or acts on.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Shares {
-    program: Program,
-    /// `shoots` or `services`.
-    items: &'static str,
-    /// All of them on the seed.
-    #[serde(skip)]
-    total: u32,
-    /// How many each replica has.
-    replicas: BTreeMap<String, u32>,
-    missing_replicas: Vec<String>,
-}
-
-pub(crate) async fn read(dialer: &ProgramDialer) -> Result<Replicas, CommandError> {
-    let mut programs = Vec::new();
+/// A row for each replica, with the shoots or services that it probes or acts on.
+pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+    let (mut rows, mut programs) = (Vec::new(), Vec::new());
     for program in dialer.programs() {
-        programs.push(shares(dialer, program).await?);
+        let summary = dialer.summary(program).await?;
+        let replicas = shares(dialer, &summary).await?;
+        let items = match program {
+            Program::Weeder => "services",
+            _ => "shoots",
+        };
+        let names: BTreeSet<&String> = replicas.keys().chain(&summary.missing).collect();
+        for name in names {
+            let state = if summary.missing.contains(name) {
+                Cell::styled(Style::Bad, "missing")
+            } else {
+                Cell::styled(Style::Good, "connected")
+            };
+            let owns = replicas.get(name).copied();
+            let share = owns.filter(|_| summary.items > 0);
+            let share = share.map(|owns| text::percent(f64::from(owns) / f64::from(summary.items)));
+            let owns = owns.map_or_else(|| "unknown".to_owned(), |owns| format!("{owns} {items}"));
+            rows.push((program, name.clone(), state, owns, text::shown(share)));
+        }
+        programs.push(json!({
+            "program": program, "items": items, "replicas": replicas, "missingReplicas": summary.missing,
+        }));
     }
-    Ok(Replicas { programs })
+    let table = TextTable::of(rows)
+        .column("PROGRAM", |row| row.0.as_str())
+        .column("REPLICA", |row| row.1.clone())
+        .column("STATE", |row| row.2.clone())
+        .column("OWNS", |row| row.3.clone())
+        .column("SHARE", |row| row.4.clone());
+    let value = json!({"programs": programs});
+    WrittenAnswer::of(frame, table.render(frame), value)
 }
 
 /// Two replicas of lease-probe probe each shoot. Of the others, the leader acts on everything.
-async fn shares(dialer: &ProgramDialer, program: Program) -> Result<Shares, CommandError> {
-    let summary = fetch::summary(dialer, program).await?;
-    let replicas = match summary.leader {
-        Some(leader) if leader.is_empty() => BTreeMap::new(),
-        Some(leader) => BTreeMap::from([(leader, summary.items)]),
-        None => {
-            let client = dialer.lease_probe().await?;
-            let pages = all_pages(async |page_size, page_token| {
-                let request = ListReplicasRequest {
-                    page_size,
-                    page_token,
-                };
-                ask(program, client.list_replicas(request)).await
-            });
-            let listed: ListReplicasResponse = pages.await?;
-            let replicas = listed.replicas.into_iter();
-            replicas.map(|replica| (replica.name, replica.shoots)).collect()
-        }
-    };
-    Ok(Shares {
-        program,
-        items: if program == Program::Weeder {
-            "services"
-        } else {
-            "shoots"
-        },
-        total: summary.items,
-        replicas,
-        missing_replicas: summary.missing,
-    })
-}
-
-impl Shares {
-    fn state(&self, replica: &String) -> Cell {
-        if self.missing_replicas.contains(replica) {
-            Cell::styled(Style::Bad, "missing")
-        } else {
-            Cell::styled(Style::Good, "connected")
-        }
+async fn shares(
+    dialer: &ProgramDialer,
+    summary: &ProgramSummary,
+) -> Result<BTreeMap<String, u32>, CommandError> {
+    if let Some(leader) = &summary.leader {
+        let leader = Some(leader.clone()).filter(|leader| !leader.is_empty());
+        return Ok(leader.map(|leader| (leader, summary.items)).into_iter().collect());
     }
-
-    fn owns(&self, owns: Option<u32>) -> String {
-        owns.map_or_else(|| "unknown".to_owned(), |owns| format!("{owns} {}", self.items))
-    }
-
-    fn share(&self, owns: Option<u32>) -> String {
-        let owns = owns.filter(|_| self.total > 0).map(f64::from);
-        text::shown(owns.map(|owns| text::percent(owns / f64::from(self.total))))
-    }
-}
-
-impl CommandAnswer for Replicas {
-    fn text(&self, frame: &Frame) -> String {
-        let mut rows = Vec::new();
-        for of in &self.programs {
-            rows.extend(of.replicas.iter().map(|(name, owns)| (of, name, Some(*owns))));
-            let others = of.missing_replicas.iter();
-            let others = others.filter(|name| !of.replicas.contains_key(*name));
-            rows.extend(others.map(|name| (of, name, None)));
-        }
-        TextTable::of(rows)
-            .column("PROGRAM", |(of, ..)| of.program.as_str())
-            .column("REPLICA", |(_, name, _)| (*name).clone())
-            .column("STATE", |(of, name, _)| of.state(name))
-            .column("OWNS", |(of, _, owns)| of.owns(*owns))
-            .column("SHARE", |(of, _, owns)| of.share(*owns))
-            .render(frame)
-    }
+    let client = dialer.lease_probe().await?;
+    let pages = all_pages(async |page_size, page_token| {
+        let request = ListReplicasRequest {
+            page_size,
+            page_token,
+        };
+        ask(Program::LeaseProbe, client.list_replicas(request)).await
+    });
+    let listed: ListReplicasResponse = pages.await?;
+    let replicas = listed.replicas.into_iter();
+    Ok(replicas.map(|replica| (replica.name, replica.shoots)).collect())
 }

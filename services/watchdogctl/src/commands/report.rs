@@ -2,116 +2,109 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
 use serde::Serialize;
+use watchdog_proto::scaling::v1::ShootScaling;
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use super::shoot::{self, ShootExplanation};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::render::incident::{self, Prevention, ShootIncident};
-use crate::render::{Format, Frame, svg, text};
+use crate::render::{Format, Frame, code_block, svg, text};
 
-/// All that a report is made of.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(crate) struct IncidentReport {
+pub(crate) async fn read(
+    dialer: &ProgramDialer,
+    shoot: &str,
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
+    written(&shoot::read_reports(dialer, shoot).await?, frame)
+}
+
+/// A shoot, and by the name of each incident what that would have cost.
+#[derive(Serialize)]
+struct ReportedIncidents<'a> {
     #[serde(flatten)]
-    now: ShootExplanation,
-    /// By the name of the incident.
+    now: &'a ShootExplanation,
     prevented: BTreeMap<&'static str, Prevention>,
 }
 
-pub(crate) async fn read(dialer: &ProgramDialer, shoot: &str) -> Result<IncidentReport, CommandError> {
-    let reports = shoot::read_reports(dialer, shoot).await?;
-    Ok(IncidentReport::new(reports, Timestamp::now()))
+fn written(found: &ShootExplanation, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+    let scaling = found.scaling.as_deref();
+    let incidents = scaling
+        .into_iter()
+        .flat_map(|scaling| ShootIncident::all(scaling, frame.now));
+    let prevented = incidents.map(|incident| (incident.name, incident.prevention()));
+    let value = ReportedIncidents {
+        now: found,
+        prevented: prevented.collect(),
+    };
+    let text = if frame.format == Format::Markdown {
+        markdown(found, scaling, frame)
+    } else {
+        let lines = scaling.map(|scaling| incident::lines(scaling, frame));
+        format!("{}\n{}", present(found, frame), lines.unwrap_or_default())
+    };
+    Ok(WrittenAnswer {
+        code: found.gaps.code(),
+        ..WrittenAnswer::of(frame, text, value)?
+    })
 }
 
-impl CommandAnswer for IncidentReport {
-    fn text(&self, frame: &Frame) -> String {
-        if frame.format == Format::Markdown {
-            return self.markdown(frame);
-        }
-        let incidents = self.now.scaling.as_ref();
-        let incidents = incidents.map_or_else(String::new, |scaling| incident::lines(scaling, frame));
-        format!("{}\n{incidents}", self.present(frame))
+/// Where the shoot is now.
+fn present(found: &ShootExplanation, frame: &Frame) -> String {
+    let mut out = found.head(frame);
+    if let Some(verdict) = &found.verdict {
+        let outcome = text::value(verdict.outcome().as_str_name());
+        out.push_str(&format!("now {outcome}: {}\n", verdict.message));
     }
-
-    fn code(&self) -> u8 {
-        self.now.gaps.code()
+    if let Some(scaling) = &found.scaling {
+        out.push_str(if scaling.meltdown_protection_active {
+            "its dependants are held down\n"
+        } else {
+            "nothing is held down\n"
+        });
     }
+    out
 }
 
-impl IncidentReport {
-    fn new(now: ShootExplanation, at: Timestamp) -> Self {
-        let incidents = now
-            .scaling
-            .iter()
-            .flat_map(|scaling| ShootIncident::all(scaling, at));
-        let prevented = incidents.map(|incident| (incident.name, incident.prevention()));
-        Self {
-            prevented: prevented.collect(),
-            now,
-        }
+/// The same lines, with a picture of each incident.
+fn markdown(found: &ShootExplanation, scaling: Option<&ShootScaling>, frame: &Frame) -> String {
+    let plain = Frame::plain(frame.now);
+    let shoot = &found.shoot;
+    let mut out = format!(
+        "# Incidents of {shoot}\n\n{}",
+        code_block(&present(found, &plain))
+    );
+    let Some(scaling) = scaling else {
+        return out;
+    };
+    let incidents: Vec<_> = ShootIncident::all(scaling, frame.now).collect();
+    if incidents.is_empty() {
+        out.push_str(&format!("\n{}", incident::NOTHING));
     }
-
-    /// Where the shoot is now.
-    fn present(&self, frame: &Frame) -> String {
-        let mut out = self.now.head(frame);
-        if let Some(verdict) = &self.now.verdict {
-            let outcome = text::outcome(verdict.outcome());
-            out.push_str(&format!("now {outcome}: {}\n", verdict.message));
-        }
-        if let Some(scaling) = &self.now.scaling {
-            out.push_str(if scaling.meltdown_protection_active {
-                "its dependants are held down\n"
-            } else {
-                "nothing is held down\n"
-            });
-        }
-        out
+    for incident in incidents {
+        let started = text::timestamp(incident.incident.start_time);
+        let started = started.map_or_else(|| "an unknown time".to_owned(), text::day_and_clock);
+        let (state, picture) = (incident.state(), svg::timeline(shoot, &incident));
+        let lines = code_block(&incident.lines(&plain));
+        out.push_str(&format!(
+            "\n## Incident of {started}, {state}\n\n{picture}\n{lines}"
+        ));
     }
-
-    /// The same lines, with a picture of each incident.
-    fn markdown(&self, frame: &Frame) -> String {
-        let plain = Frame::plain(frame.now);
-        let shoot = &self.now.shoot;
-        let mut out = format!("# Incidents of {shoot}\n\n{}", code_block(&self.present(&plain)));
-        let Some(scaling) = &self.now.scaling else {
-            return out;
-        };
-        let mut incidents = ShootIncident::all(scaling, frame.now).peekable();
-        if incidents.peek().is_none() {
-            out.push_str(&format!("\n{}", incident::NOTHING));
-        }
-        for incident in incidents {
-            let started = text::timestamp(incident.incident.start_time);
-            let started = started.map_or_else(|| "an unknown time".to_owned(), text::day_and_clock);
-            let (state, picture) = (incident.state(), svg::timeline(shoot, &incident));
-            let lines = code_block(&incident.lines(&plain));
-            out.push_str(&format!(
-                "\n## Incident of {started}, {state}\n\n{picture}\n{lines}"
-            ));
-        }
-        out
-    }
-}
-
-/// Lines in which nothing is markup, whatever a program sends: Markdown takes indented lines as they are.
-fn code_block(lines: &str) -> String {
-    lines.lines().map(|line| format!("    {line}\n")).collect()
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use watchdog_proto::probe::v1::Outcome;
-    use watchdog_proto::scaling::v1::{Incident, ShootScaling};
+    use watchdog_proto::scaling::v1::Incident;
 
     use super::*;
     use crate::api_message::ApiMessage;
     use crate::render::incident::tests::ended;
     use crate::render::testing;
 
-    fn report(last: Incident) -> IncidentReport {
+    fn report(last: Incident, frame: &Frame) -> String {
         let scaling = ShootScaling {
             last_incident: Some(last),
             incident: Some(Incident {
@@ -131,7 +124,7 @@ mod tests {
             ))),
             ..ShootExplanation::default()
         };
-        IncidentReport::new(now, testing::pipe().now)
+        written(&now, frame).unwrap().printed(frame.format).unwrap()
     }
 
     fn markdown() -> Frame {
@@ -144,10 +137,7 @@ mod tests {
 
     #[test]
     fn markdown_has_the_lines_of_the_text_and_a_picture_of_each_incident() {
-        let (text, shown) = (
-            report(ended()).text(&testing::pipe()),
-            report(ended()).text(&markdown()),
-        );
+        let (text, shown) = (report(ended(), &testing::pipe()), report(ended(), &markdown()));
         assert!(
             text.starts_with(
                 "shoot--a--b  2026-11-23 00:40:00Z\nnow LEASES_EXPIRED: A sentence.\nits dependants are held down\n"
@@ -171,7 +161,7 @@ mod tests {
             reason: text.to_owned(),
             ..ended()
         };
-        let shown = report(hostile).text(&markdown());
+        let shown = report(hostile, &markdown());
         let lines: Vec<&str> = shown.lines().filter(|line| line.contains("<script>")).collect();
         assert_eq!(lines, [format!("      {text}")], "{shown}");
     }
@@ -182,9 +172,8 @@ mod tests {
             scaling: Some(ApiMessage(ShootScaling::default())),
             ..ShootExplanation::default()
         };
-        let calm = IncidentReport::new(calm, testing::pipe().now);
         for frame in [markdown(), testing::pipe()] {
-            let shown = calm.text(&frame);
+            let shown = written(&calm, &frame).unwrap().printed(frame.format).unwrap();
             assert!(shown.contains("\nNothing has happened to this shoot"), "{shown}");
         }
     }

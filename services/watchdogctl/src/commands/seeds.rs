@@ -1,18 +1,19 @@
 //! One command on one seed or on several, side by side.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
 use serde::{Serialize, Serializer};
 
-use super::{CommandAnswer, WrittenAnswer};
+use super::WrittenAnswer;
 use crate::args::ConnectArgs;
 use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
 use crate::error::CommandError;
 use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{Format, Frame};
+use crate::render::{Format, Frame, code_block};
 
 /// A seed answers within this time, or the others are shown without it.
 const SEED_TIMEOUT: Duration = Duration::from_secs(60);
@@ -74,18 +75,21 @@ pub(crate) async fn ask_each<T>(
     Ok(answers)
 }
 
-/// The answers of all seeds as one: a table with a line for each, and then all that each has to say.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub(crate) struct SeedAnswers {
-    pub(crate) seeds: Vec<SeedAnswer<WrittenAnswer>>,
-}
-
 impl SeedAnswer<WrittenAnswer> {
     fn code(&self) -> u8 {
         match &self.result {
             Ok(answer) => answer.code,
             Err(error) => error.code,
         }
+    }
+
+    /// Its part of a document.
+    fn chapter(&self) -> String {
+        let content = match &self.result {
+            Ok(answer) => answer.text().to_owned(),
+            Err(error) => code_block(&error.to_string()),
+        };
+        format!("# Seed {}\n\n{content}\n", self.seed)
     }
 
     fn result(&self) -> Cell {
@@ -100,26 +104,34 @@ impl SeedAnswer<WrittenAnswer> {
     }
 }
 
-impl CommandAnswer for SeedAnswers {
-    fn text(&self, frame: &Frame) -> String {
-        let mut out = TextTable::of(&self.seeds)
+/// The answers of all seeds as one: a table with a line for each, and then all that each has to say.
+///
+/// # Errors
+/// As [`WrittenAnswer::of`].
+pub(crate) fn side_by_side(
+    seeds: Vec<SeedAnswer<WrittenAnswer>>,
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
+    let code = seeds.iter().map(SeedAnswer::code).max();
+    let text = if frame.format == Format::Markdown {
+        seeds.iter().map(SeedAnswer::chapter).collect()
+    } else {
+        let table = TextTable::of(&seeds)
             .column("SEED", |answer| answer.seed.clone())
-            .column("RESULT", |answer| answer.result())
-            .render(frame);
-        for answer in &self.seeds {
+            .column("RESULT", |answer| answer.result());
+        let section = |answer: &SeedAnswer<WrittenAnswer>| {
             let content = match &answer.result {
-                Ok(answer) => answer.printed(Format::Table).unwrap_or_default(),
+                Ok(answer) => answer.text().to_owned(),
                 Err(error) => format!("{error}\n"),
             };
-            out.push_str(&frame.section(&format!("=== {}", answer.seed), &content));
-        }
-        out
-    }
-
-    fn code(&self) -> u8 {
-        let codes = self.seeds.iter().map(SeedAnswer::code);
-        codes.max().unwrap_or_default()
-    }
+            frame.section(&format!("=== {}", answer.seed), &content)
+        };
+        table.render(frame) + &seeds.iter().map(section).collect::<String>()
+    };
+    Ok(WrittenAnswer {
+        code: code.unwrap_or_default(),
+        ..WrittenAnswer::of(frame, text, BTreeMap::from([("seeds", seeds)]))?
+    })
 }
 
 #[cfg(test)]
@@ -128,22 +140,6 @@ mod tests {
 
     use super::*;
     use crate::render::testing;
-
-    /// An answer for programs is an object.
-    #[derive(Serialize)]
-    struct ManyLines {
-        a: u8,
-    }
-
-    impl CommandAnswer for ManyLines {
-        fn text(&self, _: &Frame) -> String {
-            "many lines\n".to_owned()
-        }
-
-        fn headline(&self, _: &Frame) -> String {
-            "all is well".to_owned()
-        }
-    }
 
     fn written(format: Format) -> WrittenAnswer {
         let frame = Frame {
@@ -154,14 +150,13 @@ mod tests {
             seed: "away".to_owned(),
             result: Err(CommandError::unreachable("no answer", "look")),
         };
+        // An answer for programs is an object.
+        let answer = WrittenAnswer::of(&frame, "many lines\n".to_owned(), json!({"a": 1}));
         let good = SeedAnswer {
             seed: "good".to_owned(),
-            result: WrittenAnswer::new(&ManyLines { a: 1 }, &frame),
+            result: answer,
         };
-        let answers = SeedAnswers {
-            seeds: vec![away, good],
-        };
-        WrittenAnswer::new(&answers, &frame).unwrap()
+        side_by_side(vec![away, good], &frame).unwrap()
     }
 
     #[test]
@@ -171,7 +166,7 @@ mod tests {
         let expected = "\
 SEED  RESULT
 away  no answer
-good  all is well
+good  answered
 
 === away
 error: no answer
@@ -180,11 +175,13 @@ error: no answer
 === good
 many lines
 ";
-        assert_eq!(table.printed(Format::Table).unwrap(), expected);
+        assert_eq!(table.text(), expected);
         let expected = json!({"seeds": [
             {"context": "away", "error": "no answer", "advice": "look"},
             {"context": "good", "answer": {"a": 1}},
         ]});
+        let document = "# Seed away\n\n    error: no answer\n      look\n\n# Seed good\n\nmany lines\n\n";
+        assert_eq!(written(Format::Markdown).text(), document);
         let json = written(Format::Json).printed(Format::Json).unwrap();
         assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), expected);
         let yaml = written(Format::Yaml).printed(Format::Yaml).unwrap();

@@ -5,12 +5,11 @@ use watchdog_client::wire::micros;
 use watchdog_proto::probe::v1::{Evidence, ExclusionCount, Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, ResourceScaling, ShootScaling};
 
-use super::CommandAnswer;
+use super::WrittenAnswer;
 use super::plan::{self, DirectionPlan};
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
-use crate::error::{CommandError, UNREACHABLE};
-use crate::fetch;
+use crate::error::{CommandError, WRONG};
 use crate::program::Program;
 use crate::render::table::{Style, TextTable};
 use crate::render::{AnswerGaps, Frame, cells, incident, text};
@@ -32,14 +31,22 @@ pub(crate) struct ShootExplanation {
 }
 
 /// The explanation of a shoot, with what would happen now.
-pub(crate) async fn read(dialer: &ProgramDialer, name: &str) -> Result<ShootExplanation, CommandError> {
+pub(crate) async fn read(
+    dialer: &ProgramDialer,
+    name: &str,
+    frame: &Frame,
+) -> Result<WrittenAnswer, CommandError> {
     let mut found = read_reports(dialer, name).await?;
-    let direction = found.scaling.as_ref().map(|scaling| scaling.direction());
-    if let Some(direction @ (Direction::Down | Direction::Up)) = direction {
-        let plan = plan::read(dialer, name, direction).await;
-        found.plan = found.gaps.answered(Program::ScalingCoordinator, plan);
+    if let Some(scaling) = &found.scaling
+        && let direction @ (Direction::Down | Direction::Up) = scaling.direction()
+    {
+        let plan = plan::of_direction(dialer, scaling.clone(), direction).await;
+        found.plan = found.gaps.answered(Program::ScalingCoordinator.as_str(), plan);
     }
-    Ok(found)
+    Ok(WrittenAnswer {
+        code: found.gaps.code(),
+        ..WrittenAnswer::of(frame, found.text(frame), found)?
+    })
 }
 
 /// The reports of both programs, also if one of them does not answer.
@@ -47,16 +54,17 @@ pub(crate) async fn read_reports(
     dialer: &ProgramDialer,
     name: &str,
 ) -> Result<ShootExplanation, CommandError> {
-    let (verdict, scaling) = tokio::join!(
-        async { fetch::verdict(&dialer.lease_probe().await?, name).await },
-        async { fetch::scaling(&dialer.coordinator().await?, name).await },
-    );
-    // A shoot that a program does not know is an error, and so are options that are wrong. A program that is away
-    // hides nothing of the other one.
-    let errors = [verdict.as_ref().err(), scaling.as_ref().err()];
-    let errors: Vec<&CommandError> = errors.into_iter().flatten().collect();
-    let fatal = errors.iter().find(|error| error.code != UNREACHABLE);
-    if let Some(error) = fatal.or_else(|| errors.first().filter(|_| errors.len() == 2)) {
+    let (verdict, scaling) = tokio::join!(dialer.verdict(name), dialer.scaling(name));
+    // A shoot that a program does not know is an error. A program that is away, or whose address is not given, hides
+    // nothing of the other one.
+    let errors: Vec<&CommandError> = verdict
+        .as_ref()
+        .err()
+        .into_iter()
+        .chain(scaling.as_ref().err())
+        .collect();
+    let refused = errors.iter().find(|error| error.code == WRONG);
+    if let Some(error) = refused.or_else(|| errors.first().filter(|_| errors.len() == 2)) {
         return Err((*error).clone());
     }
     let mut found = ShootExplanation {
@@ -64,16 +72,14 @@ pub(crate) async fn read_reports(
         ..ShootExplanation::default()
     };
     let (probe, coordinator) = (Program::LeaseProbe, Program::ScalingCoordinator);
-    if let Some(answer) = found.gaps.answered(probe, verdict) {
-        found
-            .gaps
-            .add_missing(fetch::missing(probe, answer.completeness.as_ref()));
+    if let Some(answer) = found.gaps.answered(probe.as_str(), verdict) {
+        found.gaps.note_completeness(probe, answer.completeness.as_ref());
         found.verdict = answer.verdict.map(ApiMessage);
     }
-    if let Some(answer) = found.gaps.answered(coordinator, scaling) {
+    if let Some(answer) = found.gaps.answered(coordinator.as_str(), scaling) {
         found
             .gaps
-            .add_missing(fetch::missing(coordinator, answer.completeness.as_ref()));
+            .note_completeness(coordinator, answer.completeness.as_ref());
         found.scaling = answer.scaling.map(ApiMessage);
     }
     Ok(found)
@@ -86,9 +92,7 @@ impl ShootExplanation {
         let now = text::day_and_clock(frame.now);
         format!("{shoot}  {now}\n{}", self.gaps.lines(frame))
     }
-}
 
-impl CommandAnswer for ShootExplanation {
     fn text(&self, frame: &Frame) -> String {
         let mut out = self.head(frame);
         if let Some(verdict) = &self.verdict {
@@ -109,15 +113,11 @@ impl CommandAnswer for ShootExplanation {
         }
         out
     }
-
-    fn code(&self) -> u8 {
-        self.gaps.code()
-    }
 }
 
 fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
-    let style = cells::outcome_style(verdict.outcome());
-    let outcome = frame.paint(style, text::outcome(verdict.outcome()));
+    let name = verdict.outcome().as_str_name();
+    let outcome = frame.paint(cells::style(name), &text::value(name));
     let since = text::since(verdict.outcome_change_time, frame.now);
     let valid = TextTable::of([verdict])
         .indented(2)
@@ -152,14 +152,8 @@ pub(crate) fn evidence_lines(evidence: &Evidence, frame: &Frame) -> String {
         .column("ZONE", |zone| text::zone(zone).to_owned())
         .column("EXPIRED", |zone| zone.expired.to_string())
         .column("CANDIDATES", |zone| zone.candidates.to_string());
-    out.push_str(&zones.render_rows(frame));
-    let shown = |one: &ExclusionCount| {
-        format!(
-            "{} {}",
-            one.leases,
-            text::bare(one.reason().as_str_name(), "EXCLUSION_")
-        )
-    };
+    out.push_str(&zones.after("", frame));
+    let shown = |one: &ExclusionCount| format!("{} {}", one.leases, text::value(one.reason().as_str_name()));
     let excluded: Vec<String> = evidence.excluded.iter().map(shown).collect();
     if !excluded.is_empty() {
         out.push_str(&format!("  not counted: {}\n", excluded.join(", ")));
@@ -173,40 +167,46 @@ pub(crate) fn rule(verdict: &Verdict) -> String {
     let share = evidence.expired_fraction.map(text::percent);
     let share = share.unwrap_or_else(|| "none".to_owned());
     let threshold = text::percent(evidence.threshold);
-    let why = match verdict.outcome() {
-        Outcome::Healthy => {
-            return format!(
-                "The share of expired leases ({share}) is below the threshold ({threshold}): the dependants may run. \
-                 Direction: up."
-            );
-        }
-        Outcome::LeasesExpired => {
-            return format!(
-                "The share of expired leases ({share}) has reached the threshold ({threshold}): the nodes are cut \
-                 off. Direction: down."
-            );
-        }
-        Outcome::ExternalUnreachable => {
-            return "The external endpoint of the API server does not answer and no eligible lease was renewed for 1.25 \
-                    renew intervals since: the nodes are cut off. Direction: down."
-                .to_owned();
-        }
-        Outcome::Skipped => {
-            let reason = text::skip_reason(verdict.skip_reason());
-            return format!("The shoot is not probed ({reason}). Direction: hold.");
-        }
+    let reason = text::value(verdict.skip_reason().as_str_name());
+    let (why, direction) = match verdict.outcome() {
+        Outcome::Healthy => (
+            format!(
+                "The share of expired leases ({share}) is below the threshold ({threshold}): the dependants may run"
+            ),
+            "up",
+        ),
+        Outcome::LeasesExpired => (
+            format!(
+                "The share of expired leases ({share}) has reached the threshold ({threshold}): the nodes are cut off"
+            ),
+            "down",
+        ),
+        Outcome::ExternalUnreachable => (
+            "The external endpoint of the API server does not answer and no eligible lease was renewed for 1.25 renew \
+             intervals since: the nodes are cut off"
+                .to_owned(),
+            "down",
+        ),
+        Outcome::Skipped => (format!("The shoot is not probed ({reason})"), "hold"),
+        other => (inconclusive(other).to_owned(), "hold"),
+    };
+    format!("{why}. Direction: {direction}.")
+}
+
+/// Why an outcome says nothing about the nodes.
+const fn inconclusive(outcome: Outcome) -> &'static str {
+    match outcome {
         Outcome::ApiServerUnreachable => {
             "The API server does not answer, so the state of the nodes is unknown"
         }
         Outcome::Throttled => "The API server answered 429; lease-probe waits",
         Outcome::Inconclusive => "The API server answers, but leases, nodes or Machines could not be read",
         Outcome::TooFewCandidates => "A single lease is eligible and it is expired: too little evidence",
-        Outcome::Pending | Outcome::Unspecified => {
+        _ => {
             "No result yet, or it is not proven that the kubelets are cut off, because the API server may have been \
              down"
         }
-    };
-    format!("{why}. Direction: hold.")
+    }
 }
 
 fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
@@ -216,23 +216,20 @@ fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
         ""
     };
     let why = match found.direction() {
-        Direction::Hold => format!(
-            " ({})",
-            text::bare(found.hold_reason().as_str_name(), "HOLD_REASON_")
-        ),
+        Direction::Hold => format!(" ({})", text::value(found.hold_reason().as_str_name())),
         _ => String::new(),
     };
     let mut out = format!(
         "  {}{why} since {}, {}, level {}; reported by {}{held_down}\n  {}\n",
-        text::direction(found.direction()),
+        text::value(found.direction().as_str_name()),
         text::since(found.direction_change_time, frame.now),
-        text::flow_state(found.state()),
+        text::value(found.state().as_str_name()),
         text::shown(found.level),
         found.replica,
         found.reason,
     );
     if cells::is_unprotected(found) {
-        let (mode, source) = (text::mode(found.mode()), text::mode_source(found));
+        let (mode, source) = (text::value(found.mode().as_str_name()), text::mode_source(found));
         out.push_str(&format!("  not protected: mode {mode}, {source}\n"));
     }
     if let Some(at) = text::timestamp(found.retry_time) {
@@ -249,7 +246,7 @@ fn resources(resources: &[ResourceScaling], frame: &Frame) -> String {
         .indented(2)
         .column("DEPENDANT", |one| text::resource(one.resource.as_ref()))
         .column("LEVEL", |one| text::shown(one.level))
-        .column("STATE", |one| cells::resource_state(one.state()))
+        .column("STATE", |one| cells::value(one.state().as_str_name()))
         .column("REPLICAS", |one| text::shown(one.spec_replicas))
         .column("READY", |one| text::shown(one.ready_replicas))
         .column("RECORDED", |one| text::shown(one.recorded_replicas))
@@ -275,8 +272,8 @@ mod tests {
             ))),
             scaling: Some(ApiMessage(testing::scaling_down("shoot--a--b"))),
             plan: Some(DirectionPlan {
-                shoot: "shoot--a--b".to_owned(),
                 direction: Direction::Down,
+                scaling: ApiMessage(testing::scaling_down("shoot--a--b")),
                 plan: ApiMessage(PlanScalingResponse {
                     allowed: true,
                     reason: "The shoot is protected.".to_owned(),

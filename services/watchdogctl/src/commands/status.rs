@@ -2,30 +2,31 @@
 //!
 //! The programs count and filter, so on a calm seed of 10,000 shoots the answers have no shoot in them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::join_all;
 use futures::stream;
 use jiff::Timestamp;
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use watchdog_client::consumer::{CALL_TIMEOUT, LeaseProbe, ScalingCoordinator};
-use watchdog_proto::probe::v1::{Outcome, Verdict};
+use watchdog_client::consumer::CALL_TIMEOUT;
+use watchdog_proto::probe::v1::{Outcome, OutcomeCount, Verdict};
 use watchdog_proto::scaling::v1::{
     Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, ShootScaling,
 };
 
-use super::seeds::{SeedAnswer, SeedAnswers};
-use super::{CommandAnswer, WrittenAnswer};
+use super::WrittenAnswer;
+use super::seeds::{SeedAnswer, side_by_side};
 use crate::api_message::ApiMessage;
 use crate::args::{ConnectArgs, StatusArgs};
 use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
 use crate::error::CommandError;
-use crate::fetch;
+use crate::fetch::ask;
 use crate::findings::{CheckFinding, Severity};
 use crate::output::{LiveScreen, Output};
 use crate::pods;
@@ -33,7 +34,7 @@ use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{AnswerGaps, Format, Frame, cells, text};
 use crate::seed::cell::{CellInput, CellState};
-use crate::seed::model::KnownVerdict;
+use crate::seed::model::{ClockReading, KnownVerdict};
 
 /// Between two updates.
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -60,8 +61,8 @@ struct StatusRow {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SeedStatus {
     time: Timestamp,
-    /// Shoots by outcome, of the whole seed; none without lease-probe.
-    counts: Vec<CountedOutcome>,
+    /// Shoots by outcome, of the whole seed, the most urgent first; none without lease-probe.
+    counts: Vec<ApiMessage<OutcomeCount>>,
     held_down: usize,
     #[serde(rename = "shoots")]
     rows: Vec<StatusRow>,
@@ -81,63 +82,37 @@ pub(crate) struct SeedStatus {
     conclusion: Option<&'static str>,
 }
 
-/// The number of shoots with one outcome.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct CountedOutcome {
-    #[serde(serialize_with = "outcome_name")]
-    outcome: Outcome,
-    shoots: u32,
-}
-
-fn outcome_name<S: Serializer>(outcome: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(outcome.as_str_name())
-}
-
-/// The last answers of lease-probe.
+/// An answer of lease-probe.
 #[derive(Debug, Default)]
 struct VerdictAnswers {
-    counts: Vec<CountedOutcome>,
+    counts: Vec<ApiMessage<OutcomeCount>>,
     /// Of the shoots that are neither healthy nor skipped.
     verdicts: BTreeMap<String, KnownVerdict>,
     missing: Vec<String>,
 }
 
 impl VerdictAnswers {
-    /// Keeps the last answers if there are no others.
-    async fn read(&mut self, dialer: &ProgramDialer) -> Result<LeaseProbe, CommandError> {
-        let sent_at = Instant::now();
-        let summary = fetch::summary(dialer, Program::LeaseProbe).await?;
-        let mut counts = Vec::new();
-        // Outcomes that are newer than this program.
-        let mut unknown = summary.items;
-        for outcome in text::OUTCOMES {
-            let counted = summary.outcomes.iter().find(|count| count.outcome() == outcome);
-            let shoots = counted.map_or(0, |count| count.shoots);
-            unknown = unknown.saturating_sub(shoots);
-            counts.push(CountedOutcome { outcome, shoots });
-        }
-        if unknown > 0 {
-            let (outcome, shoots) = (Outcome::Unspecified, unknown);
-            counts.push(CountedOutcome { outcome, shoots });
-        }
+    async fn read(dialer: &ProgramDialer) -> Result<Self, CommandError> {
+        let now = ClockReading::now();
+        let summary = dialer.summary(Program::LeaseProbe).await?;
+        let mut counts: Vec<_> = summary.outcomes.into_iter().map(ApiMessage).collect();
+        counts.sort_by_key(|count| urgency(count.outcome()));
         let mut urgent = text::OUTCOMES.to_vec();
         urgent.retain(|outcome| !is_calm(*outcome));
-        let lease_probe = dialer.lease_probe().await?;
-        let listed = fetch::verdicts(&lease_probe, &urgent).await?.verdicts.into_iter();
-        let known = listed.map(|verdict| {
+        let listed = dialer.verdicts(&urgent).await?.verdicts.into_iter();
+        let verdicts = listed.map(|verdict| {
             let shoot = verdict.shoot.clone();
-            (shoot, KnownVerdict::new(ApiMessage(verdict), sent_at))
+            (shoot, KnownVerdict::new(ApiMessage(verdict), now.instant, &now))
         });
-        *self = Self {
+        Ok(Self {
             counts,
-            verdicts: known.collect(),
+            verdicts: verdicts.collect(),
             missing: summary.missing,
-        };
-        Ok(lease_probe)
+        })
     }
 }
 
-/// The last answers of the coordinator.
+/// An answer of the coordinator.
 #[derive(Debug, Default)]
 struct ScalingAnswers {
     /// Of the shoots that are held down or on their way.
@@ -147,11 +122,9 @@ struct ScalingAnswers {
 }
 
 impl ScalingAnswers {
-    /// Keeps the last answers if there are no others. The fields of a filter must all match, so there are two lists. A
-    /// shoot that goes down between them is in the second one. A shoot that is cut off is in neither until it is
-    /// scaled, but has a verdict that says so.
-    async fn read(&mut self, dialer: &ProgramDialer, limit: u16) -> Result<ScalingCoordinator, CommandError> {
-        let coordinator = dialer.coordinator().await?;
+    /// The fields of a filter must all match, so there are two lists. A shoot that goes down between them is in the
+    /// second one. A shoot that is cut off is in neither until it is scaled, but has a verdict that says so.
+    async fn read(dialer: &ProgramDialer, limit: u16) -> Result<Self, CommandError> {
         let states = [FlowState::Running, FlowState::Failed, FlowState::KeptBack];
         let on_their_way = ListScalingRequest {
             meltdown_protection_active: Some(false),
@@ -164,7 +137,7 @@ impl ScalingAnswers {
         };
         let mut scalings = BTreeMap::new();
         for filter in [on_their_way, held_down] {
-            for scaling in fetch::scalings(&coordinator, filter).await?.scalings {
+            for scaling in dialer.scalings(filter).await?.scalings {
                 scalings.insert(scaling.shoot.clone(), ApiMessage(scaling));
             }
         }
@@ -174,12 +147,12 @@ impl ScalingAnswers {
             modes: vec![Mode::Observe.into(), Mode::Off.into()],
             ..ListScalingRequest::default()
         };
-        let unprotected = fetch::ask(Program::ScalingCoordinator, coordinator.list_scaling(request)).await?;
-        *self = Self {
+        let coordinator = dialer.coordinator().await?;
+        let unprotected = ask(Program::ScalingCoordinator, coordinator.list_scaling(request)).await?;
+        Ok(Self {
             scalings,
             unprotected,
-        };
-        Ok(coordinator)
+        })
     }
 }
 
@@ -188,7 +161,7 @@ async fn read_weeder(dialer: &ProgramDialer) -> Result<Vec<String>, CommandError
     if !dialer.programs().any(|program| program == Program::Weeder) {
         return Ok(Vec::new());
     }
-    Ok(fetch::summary(dialer, Program::Weeder).await?.missing)
+    Ok(dialer.summary(Program::Weeder).await?.missing)
 }
 
 /// Reads the status of a seed. It keeps the last answers of a program that does not answer any more.
@@ -211,30 +184,36 @@ impl StatusReader {
     }
 
     pub(crate) async fn read(&mut self) -> SeedStatus {
-        let (verdicts, scaling, weeder, pods) = tokio::join!(
-            self.verdicts.read(&self.dialer),
-            self.scaling.read(&self.dialer, self.limit),
-            read_weeder(&self.dialer),
-            self.dialer.pods()
+        let dialer = &self.dialer;
+        let (verdicts, scaling, missing, pods) = tokio::join!(
+            VerdictAnswers::read(dialer),
+            ScalingAnswers::read(dialer, self.limit),
+            read_weeder(dialer),
+            dialer.pods()
         );
         let mut status = SeedStatus {
             time: Timestamp::now(),
             ..SeedStatus::default()
         };
-        let lease_probe = status.gaps.answered(Program::LeaseProbe, verdicts);
-        let coordinator = status.gaps.answered(Program::ScalingCoordinator, scaling);
-        let missing = status.gaps.answered(Program::Weeder, weeder);
-        status.gaps.add_missing(missing.into_iter().flatten());
-        let pods = status.gaps.answered("the Pods", pods).flatten();
-        status.replicas = pods::findings(&pods.unwrap_or_default(), status.time);
+        let gaps = &mut status.gaps;
+        let verdicts = gaps.answered(Program::LeaseProbe.as_str(), verdicts);
+        let scaling = gaps.answered(Program::ScalingCoordinator.as_str(), scaling);
+        let missing = gaps.answered(Program::Weeder.as_str(), missing);
+        gaps.add_missing(missing.into_iter().flatten());
+        let pods = gaps.answered("the Pods", pods).flatten().unwrap_or_default();
+        status.replicas = pods::findings(&pods, status.time);
         let is_wrong = |finding: &CheckFinding| finding.severity == Severity::Wrong;
         status.replicas.retain(is_wrong);
+        // Only a program that answers is asked for more.
+        let (lease_probe, coordinator) = (verdicts.is_some(), scaling.is_some());
+        self.verdicts = verdicts.unwrap_or_else(|| take(&mut self.verdicts));
+        self.scaling = scaling.unwrap_or_else(|| take(&mut self.scaling));
         status.add_answers(&self.verdicts, &self.scaling, self.limit.into());
-        let rows = std::mem::take(&mut status.rows).into_iter();
-        let rows = rows.map(|row| row.completed(lease_probe.as_ref(), coordinator.as_ref()));
-        let rows = stream::iter(rows).buffered(AT_ONCE).collect().await;
-        // A shoot may be held down since the lists were read.
-        status.set_rows(rows);
+        let rows = take(&mut status.rows).into_iter();
+        let rows = rows.map(|row| row.completed(dialer, lease_probe, coordinator));
+        status.rows = stream::iter(rows).buffered(AT_ONCE).collect().await;
+        // What was held down since the lists were read.
+        status.sort_rows();
         status.conclusion = status.rows.is_empty().then(|| status.all_clear());
         status
     }
@@ -307,8 +286,8 @@ async fn redraw(
         ticks.tick().await;
         let frame = output.frame(format);
         let shown = match seeds.as_slice() {
-            [(_, latest)] if !has_contexts => WrittenAnswer::new(&latest.borrow().clone()?, &frame)?,
-            seeds => WrittenAnswer::new(&several(seeds, &frame), &frame)?,
+            [(_, latest)] if !has_contexts => latest.borrow().clone()?.written(&frame)?,
+            seeds => side_by_side(several(seeds, &frame), &frame)?,
         };
         let shown = match format {
             // Each is a document of its own.
@@ -325,45 +304,40 @@ async fn redraw(
 }
 
 /// The seeds that need attention first: a terminal may end before the last one.
-fn several(seeds: &[(String, watch::Receiver<LatestStatus>)], frame: &Frame) -> SeedAnswers {
+fn several(
+    seeds: &[(String, watch::Receiver<LatestStatus>)],
+    frame: &Frame,
+) -> Vec<SeedAnswer<WrittenAnswer>> {
     let latest = seeds.iter().map(|(seed, latest)| (seed, latest.borrow().clone()));
     let mut latest: Vec<_> = latest.collect();
     let is_calm = |status: &SeedStatus| status.is_complete() && status.rows.is_empty();
     latest.sort_by_key(|(_, status)| status.as_ref().is_ok_and(is_calm));
     let answer = |(seed, status): (&String, LatestStatus)| SeedAnswer {
         seed: seed.clone(),
-        result: status.and_then(|status| WrittenAnswer::new(&status, frame)),
+        result: status.and_then(|status| status.written(frame)),
     };
-    SeedAnswers {
-        seeds: latest.into_iter().map(answer).collect(),
-    }
+    latest.into_iter().map(answer).collect()
 }
 
 impl StatusRow {
     /// The row with the verdict on a shoot that is scaled although it is healthy, or the scaling of one that is neither
     /// held down nor on its way. What a program does not know is left out.
-    async fn completed(
-        mut self,
-        lease_probe: Option<&LeaseProbe>,
-        coordinator: Option<&ScalingCoordinator>,
-    ) -> Self {
-        if let (None, Some(lease_probe)) = (&self.verdict, lease_probe) {
-            let answer = fetch::verdict(lease_probe, &self.shoot).await.ok();
+    async fn completed(mut self, dialer: &ProgramDialer, lease_probe: bool, coordinator: bool) -> Self {
+        if lease_probe && self.verdict.is_none() {
+            let answer = dialer.verdict(&self.shoot).await.ok();
             self.verdict = answer.and_then(|answer| answer.verdict).map(ApiMessage);
         }
-        if let (None, Some(coordinator)) = (&self.scaling, coordinator) {
-            let answer = fetch::scaling(coordinator, &self.shoot).await.ok();
-            let scaling = answer.and_then(|answer| answer.scaling);
-            scaling
-                .into_iter()
-                .for_each(|scaling| self.set_scaling(ApiMessage(scaling)));
+        if coordinator && self.scaling.is_none() {
+            let answer = dialer.scaling(&self.shoot).await.ok();
+            self.set_scaling(answer.and_then(|answer| answer.scaling).map(ApiMessage));
         }
         self
     }
 
-    fn set_scaling(&mut self, scaling: ApiMessage<ShootScaling>) {
-        self.held_down = scaling.meltdown_protection_active;
-        self.scaling = Some(scaling);
+    fn set_scaling(&mut self, scaling: Option<ApiMessage<ShootScaling>>) {
+        let is_held = |scaling: &ApiMessage<ShootScaling>| scaling.meltdown_protection_active;
+        self.held_down = scaling.as_ref().is_some_and(is_held);
+        self.scaling = scaling;
     }
 }
 
@@ -377,55 +351,59 @@ const fn is_calm(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::Healthy | Outcome::Skipped)
 }
 
+/// The place of an outcome among all; the last for one that is newer than this program.
+fn urgency(outcome: Outcome) -> usize {
+    let place = text::OUTCOMES.iter().position(|known| *known == outcome);
+    place.unwrap_or(text::OUTCOMES.len())
+}
+
 impl SeedStatus {
     /// All that is held down, however many; of the other shoots, `most` less those.
     fn add_answers(&mut self, verdicts: &VerdictAnswers, scaling: &ScalingAnswers, most: usize) {
         let completeness = scaling.unprotected.completeness.as_ref();
-        let missing = fetch::missing(Program::ScalingCoordinator, completeness);
         self.gaps
-            .add_missing(missing.into_iter().chain(verdicts.missing.clone()));
+            .note_completeness(Program::ScalingCoordinator, completeness);
+        self.gaps.add_missing(verdicts.missing.clone());
         self.counts.clone_from(&verdicts.counts);
         let unprotected = scaling.unprotected.scalings.iter();
         self.unprotected = unprotected.cloned().map(ApiMessage).collect();
         self.unprotected_count = usize::try_from(scaling.unprotected.total_size).unwrap_or_default();
         let now = Instant::now();
-        let mut rows: BTreeMap<&String, StatusRow> = BTreeMap::new();
-        for (shoot, known) in &verdicts.verdicts {
-            rows.entry(shoot).or_default().verdict = Some(known.at(now));
+        let shoots: BTreeSet<&String> = verdicts.verdicts.keys().chain(scaling.scalings.keys()).collect();
+        for shoot in shoots {
+            let known = verdicts.verdicts.get(shoot);
+            let mut row = StatusRow {
+                shoot: shoot.clone(),
+                verdict: known.map(|known| known.at(now)),
+                ..StatusRow::default()
+            };
+            row.set_scaling(scaling.scalings.get(shoot).cloned());
+            self.rows.push(row);
         }
-        for (shoot, scaling) in &scaling.scalings {
-            rows.entry(shoot).or_default().set_scaling(scaling.clone());
-        }
-        let rows = rows.into_iter().map(|(shoot, row)| StatusRow {
-            shoot: shoot.clone(),
-            ..row
-        });
-        self.set_rows(rows.collect());
+        self.sort_rows();
         let most = most.max(self.held_down);
         self.not_shown = self.rows.len().saturating_sub(most);
         self.rows.truncate(most);
     }
 
     /// Those that are held down come first, then the most urgent; the largest wait first among equals.
-    fn set_rows(&mut self, mut rows: Vec<StatusRow>) {
-        rows.sort_by_cached_key(|row| {
+    fn sort_rows(&mut self) {
+        self.rows.sort_by_cached_key(|row| {
             let (verdict, scaling) = (row.verdict.as_deref(), row.scaling.as_deref());
             // Of those that are held, nothing brings these back until there is a verdict again.
             let is_on_hold = scaling.is_some_and(|scaling| scaling.direction() == Direction::Hold);
             let outcome = verdict.map_or(Outcome::Unspecified, Verdict::outcome);
-            let place = text::OUTCOMES.iter().position(|known| *known == outcome);
             let since = verdict.and_then(|verdict| verdict.outcome_change_time);
             (
                 !row.held_down,
                 CellState::of(CellInput::current(verdict, scaling)),
                 !is_on_hold,
-                place.unwrap_or(text::OUTCOMES.len()),
+                urgency(outcome),
                 since.map_or((i64::MAX, 0), |since| (since.seconds, since.nanos)),
                 row.shoot.clone(),
             )
         });
-        self.held_down = rows.iter().filter(|row| row.held_down).count();
-        self.rows = rows;
+        self.held_down = self.rows.iter().filter(|row| row.held_down).count();
     }
 
     /// True if nothing that may know more is missing or wrong.
@@ -435,10 +413,10 @@ impl SeedStatus {
 
     /// The line about a seed without a shoot that needs attention.
     fn all_clear(&self) -> &'static str {
-        let mut urgent = self.counts.iter().filter(|count| !is_calm(count.outcome));
+        let mut counts = self.counts.iter();
         if !self.is_complete() {
             "No shoot is known to be held down or cut off. A replica or program that is named above may know of one."
-        } else if urgent.any(|count| count.shoots > 0) {
+        } else if counts.any(|count| !is_calm(count.outcome())) {
             "No shoot is known to be held down. Not every shoot is healthy: watchdogctl verdicts lists them."
         } else if self.unprotected_count > 0 {
             "Every shoot that is probed is healthy, but not every shoot is protected."
@@ -470,19 +448,29 @@ impl SeedStatus {
         };
         let table = TextTable::of(shown)
             .column("SHOOT", |scaling| scaling.shoot.clone())
-            .column("MODE", |scaling| text::mode(scaling.mode()))
+            .column("MODE", |scaling| text::value(scaling.mode().as_str_name()))
             .column("BY", |scaling| text::mode_source(scaling))
             .column("UNTIL", |scaling| until(scaling));
-        let mut out = table.under(&frame.paint(Style::Warn, &title), frame);
+        let mut out = table.after(&format!("\n{}\n", frame.paint(Style::Warn, &title)), frame);
         if !out.is_empty() && not_shown > 0 {
             let rest = format!("{not_shown} more; watchdogctl scaling lists them");
             out.push_str(&format!("{}\n", frame.paint(Style::Dim, &rest)));
         }
         out
     }
-}
 
-impl CommandAnswer for SeedStatus {
+    pub(crate) fn written(&self, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+        let plain = Frame {
+            color: false,
+            ..*frame
+        };
+        Ok(WrittenAnswer {
+            headline: self.headline(&plain),
+            code: self.gaps.code(),
+            ..WrittenAnswer::of(frame, self.text(frame), self)?
+        })
+    }
+
     fn text(&self, frame: &Frame) -> String {
         let mut out = format!("{}  {}\n", text::day_and_clock(frame.now), self.headline(frame));
         out.push_str(&self.gaps.lines(frame));
@@ -493,8 +481,8 @@ impl CommandAnswer for SeedStatus {
         }
         let (held, others) = self.rows.split_at(self.held_down);
         let title = frame.paint(Style::Bad, &format!("Held down: {}", self.held_down));
-        out.push_str(&table(held, frame).under(&title, frame));
-        out.push_str(&table(others, frame).under("Other shoots that need attention", frame));
+        out.push_str(&table(held, frame).after(&format!("\n{title}\n"), frame));
+        out.push_str(&table(others, frame).after("\nOther shoots that need attention\n", frame));
         if self.not_shown > 0 {
             let what = "watchdogctl verdicts and watchdogctl scaling list them";
             let rest = format!("{} more; {what}", self.not_shown);
@@ -505,24 +493,24 @@ impl CommandAnswer for SeedStatus {
 
     /// The numbers in one line.
     fn headline(&self, frame: &Frame) -> String {
-        let counts = self.counts.iter();
-        let counts = counts.filter(|count| count.shoots > 0 || count.outcome == Outcome::Healthy);
-        let shown = counts.map(|CountedOutcome { outcome, shoots }| {
-            let shown = format!("{shoots} {}", text::outcome(*outcome));
-            frame.paint(cells::outcome_style(*outcome), &shown)
-        });
-        let shown: Vec<String> = shown.collect();
-        let shoots: u32 = self.counts.iter().map(|count| count.shoots).sum();
         // Without the coordinator, a healthy verdict does not mean that a shoot is well: it may be held down.
-        let counted = if self.gaps.lacks(Program::ScalingCoordinator) {
-            text::count(shoots, "verdict", "verdicts")
+        let (one, several) = if self.gaps.lacks(Program::ScalingCoordinator) {
+            ("verdict", "verdicts")
         } else {
-            text::count(shoots, "shoot", "shoots")
+            ("shoot", "shoots")
         };
-        let mut parts = match shown.as_slice() {
-            [] => vec!["no verdicts".to_owned()],
-            shown => vec![format!("{counted}: {}", shown.join(", "))],
+        let shown = |count: &ApiMessage<OutcomeCount>| {
+            let name = count.outcome().as_str_name();
+            let text = format!("{} {}", count.shoots, text::value(name));
+            frame.paint(cells::style(name), &text)
         };
+        let shoots: u32 = self.counts.iter().map(|count| count.shoots).sum();
+        let shown: Vec<String> = self.counts.iter().map(shown).collect();
+        let mut parts = vec![match shown.as_slice() {
+            [] if self.gaps.lacks(Program::LeaseProbe) => "no verdicts".to_owned(),
+            [] => "0 shoots".to_owned(),
+            shown => format!("{}: {}", text::count(shoots, one, several), shown.join(", ")),
+        }];
         if self.held_down > 0 {
             parts.push(frame.paint(Style::Bad, &format!("{} held down", self.held_down)));
         }
@@ -533,17 +521,12 @@ impl CommandAnswer for SeedStatus {
         }
         parts.join("; ")
     }
-
-    /// That of what did not answer.
-    fn code(&self) -> u8 {
-        self.gaps.code()
-    }
 }
 
 fn table<'a>(rows: &'a [StatusRow], frame: &Frame) -> TextTable<&'a StatusRow> {
     let expired = |verdict: &Verdict| text::shown(verdict.evidence.as_ref().map(text::share));
     let since = |verdict: &Verdict| text::since(verdict.outcome_change_time, frame.now);
-    let direction = |scaling: &ShootScaling| text::direction(scaling.direction());
+    let direction = |scaling: &ShootScaling| text::value(scaling.direction().as_str_name());
     TextTable::of(rows)
         .column("SHOOT", |row| row.shoot.clone())
         .column("OUTCOME", |row| cell(row.verdict.as_ref(), cells::outcome))
@@ -565,26 +548,30 @@ mod tests {
     use crate::render::testing;
 
     fn row(shoot: &str, outcome: Option<Outcome>, scaling: Option<ShootScaling>) -> StatusRow {
-        let mut row = StatusRow {
+        StatusRow {
             shoot: shoot.to_owned(),
+            held_down: scaling
+                .as_ref()
+                .is_some_and(|scaling| scaling.meltdown_protection_active),
             verdict: outcome.map(|outcome| ApiMessage(testing::verdict(shoot, outcome))),
-            ..StatusRow::default()
-        };
-        scaling
-            .into_iter()
-            .for_each(|scaling| row.set_scaling(ApiMessage(scaling)));
-        row
+            scaling: scaling.map(ApiMessage),
+        }
     }
 
-    fn counts<const N: usize>(counts: [(Outcome, u32); N]) -> Vec<CountedOutcome> {
-        counts
-            .map(|(outcome, shoots)| CountedOutcome { outcome, shoots })
-            .to_vec()
+    fn counts<const N: usize>(counts: [(Outcome, u32); N]) -> Vec<ApiMessage<OutcomeCount>> {
+        let count = |(outcome, shoots): (Outcome, u32)| {
+            let outcome = outcome.into();
+            ApiMessage(OutcomeCount { outcome, shoots })
+        };
+        counts.map(count).to_vec()
     }
 
     fn status(rows: Vec<StatusRow>) -> SeedStatus {
-        let mut status = SeedStatus::default();
-        status.set_rows(rows);
+        let mut status = SeedStatus {
+            rows,
+            ..SeedStatus::default()
+        };
+        status.sort_rows();
         status
     }
 
@@ -635,11 +622,7 @@ mod tests {
     #[test]
     fn a_row_says_what_its_shoot_waits_for() {
         let status = SeedStatus {
-            counts: counts([
-                (Outcome::LeasesExpired, 1),
-                (Outcome::Throttled, 0),
-                (Outcome::Healthy, 3),
-            ]),
+            counts: counts([(Outcome::LeasesExpired, 1), (Outcome::Healthy, 3)]),
             ..status(vec![row(
                 "shoot--a--b",
                 Some(Outcome::LeasesExpired),
@@ -661,7 +644,7 @@ shoot--a--b  LEASES_EXPIRED  100 % (6/6)  2m10s (00:37:50Z)  12s    down       1
     fn a_shoot_that_is_held_down_since_the_lists_were_read_counts() {
         let mut late = row("a", Some(Outcome::ApiServerUnreachable), None);
         assert_eq!(status(vec![late.clone()]).held_down, 0);
-        late.set_scaling(ApiMessage(testing::scaling_down("a")));
+        late.set_scaling(Some(ApiMessage(testing::scaling_down("a"))));
         let status = status(vec![late]);
         assert_eq!((status.held_down, status.rows[0].held_down), (1, true));
     }

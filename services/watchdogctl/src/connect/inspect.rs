@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rustls::pki_types::ServerName;
+use tokio::time::timeout;
 use tonic::metadata::MetadataMap;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -12,8 +13,9 @@ use watchdog_api::text::printable;
 use watchdog_certificates::ValidityPeriod;
 use watchdog_client::tls::ClientTls;
 
-use super::{ProgramDialer, ReplicaEndpoint};
+use super::ProgramDialer;
 use crate::error::CommandError;
+use crate::program::Program;
 
 /// A replica answers within this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,20 +47,20 @@ pub(crate) struct ReplicaFacts {
 }
 
 /// Looks at a replica: its health, the metadata of its answers, its certificate.
-pub(crate) async fn inspect(dialer: &ProgramDialer, endpoint: &ReplicaEndpoint) -> ReplicaFacts {
+pub(crate) async fn inspect(dialer: &ProgramDialer, program: Program, name: &str) -> ReplicaFacts {
     let mut facts = ReplicaFacts {
-        program: endpoint.program.as_str(),
-        name: endpoint.name.clone(),
+        program: program.as_str(),
+        name: name.to_owned(),
         ..ReplicaFacts::default()
     };
-    match tokio::time::timeout(TIMEOUT, health(dialer, endpoint, &mut facts)).await {
+    match timeout(TIMEOUT, health(dialer, program, &mut facts)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => facts.error = Some(error.to_string()),
         Err(_) => facts.error = Some("no answer within 10 s".to_owned()),
     }
     if let Ok(Some(own)) = dialer.certificate() {
         facts.is_encrypted = true;
-        let validity = tokio::time::timeout(TIMEOUT, validity(dialer, endpoint, &own.tls)).await;
+        let validity = timeout(TIMEOUT, validity(dialer, program, name, &own.tls)).await;
         facts.validity = validity.ok().flatten();
     }
     facts
@@ -66,26 +68,24 @@ pub(crate) async fn inspect(dialer: &ProgramDialer, endpoint: &ReplicaEndpoint) 
 
 async fn health(
     dialer: &ProgramDialer,
-    endpoint: &ReplicaEndpoint,
+    program: Program,
     facts: &mut ReplicaFacts,
 ) -> Result<(), CommandError> {
-    let mut client = HealthClient::new(dialer.channel_to(endpoint)?);
+    let mut client = HealthClient::new(dialer.channel_to(program, &facts.name)?);
     let request = HealthCheckRequest {
-        service: endpoint.program.grpc_service().to_owned(),
+        service: program.grpc_service().to_owned(),
     };
     let answer = client.check(request).await;
     let now = Timestamp::now();
-    let name = format!("{} {}", endpoint.program, endpoint.name);
+    let name = format!("{program} {}", facts.name);
     let answer = answer.map_err(|status| CommandError::of_status(&name, &status))?;
     facts.is_serving = answer.get_ref().status() == ServingStatus::Serving;
     let metadata = answer.metadata();
     facts.replica = text(metadata, REPLICA);
     facts.version = text(metadata, VERSION);
-    facts.blockers = metadata
-        .get_all(BLOCKER)
-        .iter()
-        .filter_map(|value| Some(printable(value.to_str().ok()?)))
-        .collect();
+    let blockers = metadata.get_all(BLOCKER).iter();
+    let blockers = blockers.filter_map(|value| Some(printable(value.to_str().ok()?)));
+    facts.blockers = blockers.collect();
     facts.ahead_seconds = text(metadata, "date").and_then(|date| ahead(&date, now));
     Ok(())
 }
@@ -103,12 +103,13 @@ fn ahead(date: &str, now: Timestamp) -> Option<i64> {
 /// From when to when the certificate is valid that the replica shows.
 async fn validity(
     dialer: &ProgramDialer,
-    endpoint: &ReplicaEndpoint,
+    program: Program,
+    replica: &str,
     own: &ClientTls,
 ) -> Option<ValidityPeriod> {
-    let name = ServerName::try_from(dialer.server_name(endpoint.program)).ok()?;
+    let name = ServerName::try_from(dialer.server_name(program)).ok()?;
     let tls = tokio_rustls::TlsConnector::from(own.current().await);
-    let transport = dialer.connect(endpoint).await.ok()?;
+    let transport = dialer.connect(replica).await.ok()?;
     let stream = tls.connect(name, transport).await.ok()?;
     let (_, session) = stream.get_ref();
     ValidityPeriod::of(session.peer_certificates()?.first()?)

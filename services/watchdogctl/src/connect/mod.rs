@@ -8,7 +8,9 @@ pub(crate) mod seed;
 pub(crate) mod seeds;
 pub(crate) mod tls;
 
+use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -34,14 +36,6 @@ const GRPC_PORT: u16 = 9645;
 /// A replica is given this time before the next one is tried beside it. It is enough for a distant seed.
 const HEAD_START: Duration = Duration::from_secs(2);
 
-/// One replica: its name for people, and how to connect to it.
-#[derive(Debug, Clone)]
-pub(crate) struct ReplicaEndpoint {
-    /// The name of its pod, or its address.
-    pub(crate) name: String,
-    pub(crate) program: Program,
-}
-
 /// Opens channels to the programs.
 #[derive(Clone)]
 pub(crate) struct ProgramDialer {
@@ -51,6 +45,8 @@ pub(crate) struct ProgramDialer {
     /// None for plaintext. A Secret that cannot be used fails calls only: what the API server of the seed says about
     /// the release is shown all the same.
     certificate: Result<Option<CallerCertificate>, CommandError>,
+    /// Those that are open. A program accepts few connections of one certificate.
+    channels: Arc<Mutex<BTreeMap<Program, Channel>>>,
 }
 
 impl ProgramDialer {
@@ -78,6 +74,7 @@ impl ProgramDialer {
                 .zip(release)
                 .map(|(seed, release)| PortForward::new(seed, release)),
             certificate,
+            channels: Arc::default(),
         })
     }
 
@@ -85,10 +82,10 @@ impl ProgramDialer {
     pub(crate) fn programs(&self) -> impl Iterator<Item = Program> {
         let is_known = move |program: &Program| match &self.forward {
             None => !self.args.addresses(*program).is_empty(),
-            Some(forward) => {
-                let deployment = forward.release.deployments.get(program);
-                deployment.is_some_and(|deployment| deployment.desired > 0)
-            }
+            Some(forward) => forward
+                .release
+                .desired(*program)
+                .is_some_and(|desired| desired > 0),
         };
         Program::ALL.into_iter().filter(is_known)
     }
@@ -112,33 +109,42 @@ impl ProgramDialer {
         self.certificate.as_ref().map(Option::as_ref)
     }
 
-    /// The replicas that take calls: those at the addresses of a program, or its ready pods.
+    /// The replicas that take calls: the addresses of a program, or the names of its ready pods.
     ///
     /// # Errors
     /// When there are none, or they are not known.
-    pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<ReplicaEndpoint>, CommandError> {
-        let names = match &self.forward {
-            None => address::resolved(&self.args, program).await?,
-            Some(forward) => forward.ready_pods(program).await?,
-        };
-        let endpoint = |name| ReplicaEndpoint { name, program };
-        Ok(names.into_iter().map(endpoint).collect())
+    pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<String>, CommandError> {
+        match &self.forward {
+            None => address::resolved(&self.args, program).await,
+            Some(forward) => forward.ready_pods(program).await,
+        }
     }
 
-    /// A channel to any replica. A lost connection goes to another one.
+    /// The channel to any replica. A lost connection goes to another one.
     ///
     /// # Errors
     /// When there is no replica or the names cannot be used.
     pub(crate) async fn channel(&self, program: Program) -> Result<Channel, CommandError> {
-        // Now, because an error of this call says more than one within a connection.
+        let known = || self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = known().get(&program) {
+            return Ok(channel.clone());
+        }
+        // Now, because within a connection there is less time to find out why there is none.
         self.replicas(program).await?;
-        let (this, handshakes) = (self.clone(), self.dialer(program)?);
-        let connect = move |_| this.clone().connect_any(program, handshakes.clone());
+        // A channel holds no other channel.
+        let this = Self {
+            channels: Arc::default(),
+            ..self.clone()
+        };
+        let handshakes = self.dialer(program)?;
         let dialer = Dialer {
             tls: None,
-            ..self.dialer(program)?
+            ..handshakes.clone()
         };
-        channel_over(&dialer, program, connect)
+        let connect = move |_| this.clone().connect_any(program, handshakes.clone());
+        let channel = channel_over(&dialer, program, connect)?;
+        known().insert(program, channel.clone());
+        Ok(channel)
     }
 
     /// A connection to the first replica that takes one and proves who it is: behind a port-forward, a connection to a
@@ -173,12 +179,11 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When the names cannot be used.
-    pub(crate) fn channel_to(&self, endpoint: &ReplicaEndpoint) -> Result<Channel, CommandError> {
-        let (this, endpoint) = (self.clone(), endpoint.clone());
-        let dialer = self.dialer(endpoint.program)?;
-        channel_over(&dialer, endpoint.program, move |_| {
-            let (this, endpoint) = (this.clone(), endpoint.clone());
-            async move { this.connect(&endpoint).await }
+    pub(crate) fn channel_to(&self, program: Program, replica: &str) -> Result<Channel, CommandError> {
+        let (this, replica) = (self.clone(), replica.to_owned());
+        channel_over(&self.dialer(program)?, program, move |_| {
+            let (this, replica) = (this.clone(), replica.clone());
+            async move { this.connect(&replica).await }
         })
     }
 
@@ -186,10 +191,10 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When it cannot be opened.
-    pub(crate) async fn connect(&self, endpoint: &ReplicaEndpoint) -> io::Result<Box<dyn ByteStream>> {
+    pub(crate) async fn connect(&self, replica: &str) -> io::Result<Box<dyn ByteStream>> {
         match &self.forward {
-            None => address::connect(&endpoint.name).await,
-            Some(forward) => forward.connect(&endpoint.name).await,
+            None => address::connect(replica).await,
+            Some(forward) => forward.connect(replica).await,
         }
     }
 

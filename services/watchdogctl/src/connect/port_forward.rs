@@ -37,39 +37,39 @@ impl PortForward {
         let ChartRelease { namespace, name, .. } = &*self.release;
         let mut programs = Vec::new();
         for program in Program::ALL {
-            if !self.release.includes(program) {
-                continue;
+            if self.release.includes(program) {
+                programs.push(ProgramPods {
+                    program,
+                    deployment: format!("{namespace}/{name}-{program}"),
+                    desired: self.release.desired(program),
+                    pods: self.pods(program).await?,
+                });
             }
-            let deployment = self.release.deployments.get(&program);
-            let pods = match deployment {
-                Some(deployment) => self.seed.list(Some(namespace), &deployment.selector).await?,
-                None => Vec::new(),
-            };
-            programs.push(ProgramPods {
-                program,
-                deployment: format!("{namespace}/{name}-{program}"),
-                desired: deployment.map(|deployment| deployment.desired),
-                pods,
-            });
         }
         Ok(programs)
+    }
+
+    async fn pods(&self, program: Program) -> Result<Vec<Pod>, CommandError> {
+        match self.release.selector(program) {
+            Some(selector) => self.seed.list(Some(&self.release.namespace), &selector).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// The names of the ready pods of a program, in order.
     pub(super) async fn ready_pods(&self, program: Program) -> Result<Vec<String>, CommandError> {
         let ChartRelease { namespace, name, .. } = &*self.release;
-        let Some(deployment) = self.release.deployments.get(&program) else {
+        let Some(selector) = self.release.selector(program) else {
             return Err(CommandError::unreachable(
                 format!("no Deployment {name}-{program} in namespace {namespace}"),
                 "watchdogctl check says what else is missing",
             ));
         };
-        let pods: Vec<Pod> = self.seed.list(Some(namespace), &deployment.selector).await?;
+        let pods = self.pods(program).await?;
         let ready = pods.iter().filter(|pod| pods::is_ready(pod));
         let mut names: Vec<String> = ready.map(pods::name).collect();
         names.sort();
         if names.is_empty() {
-            let selector = &deployment.selector;
             let what = format!("no ready pod of {program} in namespace {namespace} ({selector})");
             return Err(CommandError::unreachable(what, "watchdogctl check says why"));
         }
@@ -80,14 +80,18 @@ impl PortForward {
     pub(super) async fn connect(&self, pod: &str) -> io::Result<Box<dyn ByteStream>> {
         let namespace = &self.release.namespace;
         let pods: Api<Pod> = Api::namespaced(self.seed.client.clone(), namespace);
-        let refused = |error: kube::Error| {
-            let why = match &error {
-                kube::Error::Api(status) => status.message.clone(),
-                error => chain(error),
-            };
-            io::Error::other(format!(
-                "port-forward to pod {pod}: {why}; it needs get and create on pods/portforward in {namespace}"
-            ))
+        let refused = |error: kube::Error| match error {
+            kube::Error::Api(status) if status.code == 403 => io::Error::other(CommandError::usage(
+                format!("cannot forward a port to pod {pod}: {}", status.message),
+                format!(
+                    "use a kubeconfig with get and create on pods/portforward in namespace {namespace}, or set \
+                     addresses and certificate files"
+                ),
+            )),
+            kube::Error::Api(status) => {
+                io::Error::other(format!("port-forward to pod {pod}: {}", status.message))
+            }
+            error => io::Error::other(format!("port-forward to pod {pod}: {}", chain(&error))),
         };
         let mut forwarder = pods.portforward(pod, &[GRPC_PORT]).await.map_err(refused)?;
         let absent = || io::Error::other("the API server does not forward the port");

@@ -24,56 +24,57 @@ const OBSERVER_SECRET: &str = "dependency-watchdog.gardener.cloud/observer-secre
 /// The annotation of the chart's Deployments with the programs that were installed, joined by commas.
 const INSTALLED: &str = "dependency-watchdog.gardener.cloud/programs";
 
-/// One release.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// One release, by its Deployments.
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct ChartRelease {
     pub(crate) namespace: String,
     /// First part of the names of its objects.
     pub(crate) name: String,
-    pub(crate) deployments: BTreeMap<Program, ReleaseDeployment>,
-    /// The programs that were installed, as the chart says; all if it does not.
-    pub(crate) installed: Option<String>,
-    /// The Secret with the observer certificate, if the chart names one.
-    pub(crate) observer_secret: Option<String>,
-    /// True if the programs serve without TLS.
-    pub(crate) is_plaintext: bool,
-}
-
-/// The Deployment of one program.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct ReleaseDeployment {
-    /// Replicas that it asks for.
-    pub(crate) desired: i32,
-    /// The labels of its Pods.
-    pub(crate) selector: String,
+    pub(crate) deployments: BTreeMap<Program, Deployment>,
 }
 
 impl ChartRelease {
-    /// True for a program that belongs to the release, even if its Deployment is gone.
+    /// True for a program that was installed, even if its Deployment is gone. All were if the chart does not say.
     pub(crate) fn includes(&self, program: Program) -> bool {
         let is_named = |installed: &str| installed.split(',').any(|name| name == program.as_str());
-        self.deployments.contains_key(&program) || self.installed.as_deref().is_none_or(is_named)
+        self.deployments.contains_key(&program) || self.annotation(INSTALLED).is_none_or(is_named)
     }
 
-    fn add(&mut self, deployment: &Deployment, program: Program) {
-        let spec = deployment.spec.clone().unwrap_or_default();
-        let containers = spec.template.spec.into_iter().flat_map(|spec| spec.containers);
-        let mut options = containers.flat_map(|container| container.args.unwrap_or_default());
-        self.is_plaintext |= options.any(|option| option == "--insecure-plaintext");
-        let annotation = |key: &str| deployment.metadata.annotations.as_ref()?.get(key).cloned();
-        self.observer_secret = self
-            .observer_secret
-            .take()
-            .or_else(|| annotation(OBSERVER_SECRET));
-        self.installed = self.installed.take().or_else(|| annotation(INSTALLED));
-        let labels = spec.selector.match_labels.unwrap_or_default().into_iter();
+    /// The Secret with the observer certificate, if the chart names one.
+    pub(crate) fn observer_secret(&self) -> Option<&str> {
+        self.annotation(OBSERVER_SECRET)
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        let annotations = self
+            .deployments
+            .values()
+            .flat_map(|one| &one.metadata.annotations);
+        let mut found = annotations.filter_map(|annotations| annotations.get(key));
+        found.next().map(String::as_str)
+    }
+
+    /// True if the programs serve without TLS.
+    pub(crate) fn is_plaintext(&self) -> bool {
+        let specs = self.deployments.values().flat_map(|deployment| &deployment.spec);
+        let pods = specs.flat_map(|spec| &spec.template.spec);
+        let mut options = pods.flat_map(|pod| &pod.containers).flat_map(|one| &one.args);
+        options.any(|options| options.iter().any(|option| option == "--insecure-plaintext"))
+    }
+
+    /// Replicas that the Deployment of a program asks for; none without one.
+    pub(crate) fn desired(&self, program: Program) -> Option<i32> {
+        let spec = self.deployments.get(&program)?.spec.as_ref();
+        // The API server sets it.
+        Some(spec.and_then(|spec| spec.replicas).unwrap_or(1))
+    }
+
+    /// The labels of the Pods of a program; none without a Deployment.
+    pub(crate) fn selector(&self, program: Program) -> Option<String> {
+        let spec = self.deployments.get(&program)?.spec.as_ref()?;
+        let labels = spec.selector.match_labels.iter().flatten();
         let labels: Vec<String> = labels.map(|(key, value)| format!("{key}={value}")).collect();
-        let deployment = ReleaseDeployment {
-            // The API server sets it.
-            desired: spec.replicas.unwrap_or(1),
-            selector: labels.join(","),
-        };
-        self.deployments.insert(program, deployment);
+        Some(labels.join(","))
     }
 
     /// `NAMESPACE/NAME`, for people.
@@ -143,25 +144,25 @@ async fn search(seed: &SeedReader, args: &ConnectArgs) -> Result<Option<ChartRel
 
 /// The releases that these Deployments belong to, in the order of their namespaces and names.
 fn releases(deployments: &[Deployment], name: Option<&str>) -> Vec<ChartRelease> {
-    let mut found: BTreeMap<(String, String), ChartRelease> = BTreeMap::new();
+    let mut found: BTreeMap<(String, &str), BTreeMap<Program, Deployment>> = BTreeMap::new();
     for deployment in deployments {
         let Some((release, program)) = of_chart(deployment) else {
             continue;
         };
         if name.is_none_or(|name| name == release) {
             let namespace = deployment.metadata.namespace.clone().unwrap_or_default();
-            let key = (namespace, release.to_owned());
-            found.entry(key).or_default().add(deployment, program);
+            let programs = found.entry((namespace, release)).or_default();
+            programs.insert(program, deployment.clone());
         }
     }
-    let named = found
+    let releases = found
         .into_iter()
-        .map(|((namespace, name), release)| ChartRelease {
+        .map(|((namespace, name), deployments)| ChartRelease {
             namespace,
-            name,
-            ..release
+            name: name.to_owned(),
+            deployments,
         });
-    named.collect()
+    releases.collect()
 }
 
 /// The first part of the name, and the program; none if it is not of the chart.
@@ -206,14 +207,11 @@ mod tests {
         let found = releases(&all, None);
         let names: Vec<String> = found.iter().map(ChartRelease::shown).collect();
         assert_eq!(names, ["garden/second", "garden/watchdog"]);
-        assert!(found[0].is_plaintext && found[0].observer_secret.is_none());
-        assert_eq!(found[1].observer_secret.as_deref(), Some("garden/my-certificate"));
-        let weeder = &found[1].deployments[&Program::Weeder];
-        assert_eq!(weeder.desired, 2);
-        assert_eq!(
-            weeder.selector,
-            "app.kubernetes.io/component=weeder,app.kubernetes.io/instance=watchdog"
-        );
+        assert!(found[0].is_plaintext() && found[0].observer_secret().is_none());
+        assert_eq!(found[1].observer_secret(), Some("garden/my-certificate"));
+        assert_eq!(found[1].desired(Program::Weeder), Some(2));
+        let selector = "app.kubernetes.io/component=weeder,app.kubernetes.io/instance=watchdog";
+        assert_eq!(found[1].selector(Program::Weeder).as_deref(), Some(selector));
         assert_eq!(releases(&all, Some("second")), found[..1]);
         assert!(
             found[0].includes(Program::LeaseProbe),

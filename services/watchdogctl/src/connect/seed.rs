@@ -2,21 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
-use watchdog_client::failure::chain;
+use watchdog_kube::client::{RequestError, request};
 use watchdog_kube::seed::connect_by_file;
 
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
-
-/// A request to the API server of the seed takes at most this time.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pods of one program, and Deployments of all releases, at most.
 const MAX_ITEMS: u32 = 500;
@@ -78,23 +74,18 @@ impl SeedReader {
     async fn request<T>(
         &self,
         what: &str,
-        request: impl Future<Output = kube::Result<T>>,
+        call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, CommandError> {
-        match tokio::time::timeout(REQUEST_TIMEOUT, request).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(kube::Error::Api(status))) => Err(CommandError::usage(
+        request(call).await.map_err(|error| match error {
+            RequestError::Refused(status) => CommandError::usage(
                 format!("cannot {what}: {}", status.message),
                 "use a kubeconfig with this permission, or set addresses and certificate files",
-            )),
-            Ok(Err(error)) => Err(CommandError::unreachable(
-                format!("cannot {what}: {}", chain(&error)),
+            ),
+            error => CommandError::unreachable(
+                format!("cannot {what}: {error}"),
                 "check --kubeconfig, --context and the connection to the API server of the seed",
-            )),
-            Err(_) => Err(CommandError::unreachable(
-                format!("cannot {what}: no answer within 10 s"),
-                "check the connection to the API server of the seed",
-            )),
-        }
+            ),
+        })
     }
 }
 

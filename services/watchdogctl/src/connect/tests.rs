@@ -50,7 +50,7 @@ async fn certificates_of_files_are_used_and_shown_by_check() {
 
 /// As a port-forward does: the connection to a program that crashed or hangs is opened.
 #[tokio::test]
-async fn a_replica_that_hangs_or_closes_is_passed_over() {
+async fn a_replica_that_refuses_hangs_or_closes_is_passed_over() {
     let authority = TestAuthority::new();
     let server = serve(&authority).await;
     let hangs = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -63,7 +63,8 @@ async fn a_replica_that_hangs_or_closes_is_passed_over() {
     }));
     let [hangs, closes] = addresses.map(|address| format!("--lease-probe {address}"));
     let (good, tls) = (&server.address, authority.options());
-    let line = format!("{hangs} {closes} --lease-probe {good} {tls} verdicts");
+    let (_socket, away) = closed_address();
+    let line = format!("--lease-probe {away} {hangs} {closes} --lease-probe {good} {tls} verdicts");
     assert_parts(&shown(&line).await, &[SHOOT]);
     fails(&format!("{closes} {hangs} {tls} verdicts"), 3, "lease-probe: ").await;
 }
@@ -203,24 +204,20 @@ async fn release_certificate_and_pods_are_found_without_an_option() {
     .await;
 }
 
+/// The texts about a Pod are tested in `pods`.
 #[tokio::test]
-async fn check_names_what_crashes_and_what_is_missing() {
+async fn check_and_status_name_what_is_wrong_with_the_pods_of_one_release() {
     let authority = TestAuthority::new();
     let server = serve(&authority).await;
     let api = PodApi::release(&[(Program::LeaseProbe, &server.address)]);
-    let mut unscheduled = pod("watchdog", Program::Weeder, "weeder-0");
-    unscheduled["status"] = serde_json::json!({
-        "phase": "Pending",
-        "conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes\u{1b}[2J fit"}],
-    });
     // A line with a raw control character is not JSON, and is shown as it is, with a space instead.
     let log = "{\"level\":\"ERROR\",\"message\":\"cannot start\",\"error\":\"\x1b[2J no file\"}\n";
-    let crashing = |name, log| crashing_pod("watchdog", Program::ScalingCoordinator, name, log);
-    let pods = [
-        crashing("scaling-coordinator-0", log),
-        crashing("scaling-coordinator-1", ""),
-        unscheduled,
-    ];
+    let crashing = crashing_pod(
+        "watchdog",
+        Program::ScalingCoordinator,
+        "scaling-coordinator-0",
+        log,
+    );
     let seed = Seed::start(PodApi {
         deployments: vec![
             deployment("garden", "watchdog", Program::LeaseProbe, 1),
@@ -229,7 +226,7 @@ async fn check_names_what_crashes_and_what_is_missing() {
             // A second release beside it, whose pods are not those of the first one.
             deployment("garden", "second", Program::LeaseProbe, 1),
         ],
-        pods: api.pods.iter().cloned().chain(pods).collect(),
+        pods: api.pods.iter().cloned().chain([crashing]).collect(),
         secrets: secret(&authority, &WHOLE),
         ..api
     })
@@ -246,9 +243,6 @@ async fn check_names_what_crashes_and_what_is_missing() {
             "1 of 1 are ready",
             "0 of 2 are ready: no shoot is protected, and nothing that is held down is restored",
             r#"exit code 2: {"level":"ERROR","message":"cannot start","error":" [2J no file"}"#,
-            "7 restarts, CrashLoopBackOff, exit code 2; kubectl logs --previous may say why",
-            "the Deployment garden/watchdog-weeder is scaled to 0",
-            "no node takes it: 0/3 nodes [2J fit",
             "checks found something wrong.",
         ],
     );
@@ -460,7 +454,7 @@ async fn a_seed_that_never_answers_is_given_up() {
     fails(
         &line,
         3,
-        "cannot list deployments in namespace garden: no answer within 10 s",
+        "cannot list deployments in namespace garden: no answer within 10s",
     )
     .await;
 }
@@ -506,6 +500,24 @@ async fn an_error_of_the_seed_says_what_to_do() {
         ),
     ] {
         fails(&line, code, part).await;
+    }
+}
+
+#[tokio::test]
+async fn a_missing_right_to_forward_a_port_is_named() {
+    let authority = TestAuthority::new();
+    let server = serve(&authority).await;
+    let programs = Program::ALL.map(|program| (program, server.address.as_str()));
+    let seed = Seed::start(PodApi {
+        secrets: secret(&authority, &WHOLE),
+        forbids_forwarding: true,
+        ..PodApi::release(&programs)
+    })
+    .await;
+    for command in ["verdicts", "status", "shoot a/b"] {
+        let line = format!("{} {command}", seed.options());
+        let what = "use a kubeconfig with get and create on pods/portforward in namespace garden";
+        fails(&line, 2, what).await;
     }
 }
 

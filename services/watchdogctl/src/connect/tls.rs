@@ -44,9 +44,9 @@ impl CallerCertificate {
         if let (Some(ca), Some(cert), Some(key)) = (&args.tls_ca, &args.tls_cert, &args.tls_key) {
             return Self::of_files([ca, cert, key]).map(Some);
         }
-        let of_release = || release?.observer_secret.as_ref();
-        match (args.tls_secret.as_ref().or_else(of_release), seed) {
-            _ if args.tls_secret.is_none() && release.is_some_and(|one| one.is_plaintext) => Ok(None),
+        let of_release = || release?.observer_secret();
+        match (args.tls_secret.as_deref().or_else(of_release), seed) {
+            _ if args.tls_secret.is_none() && release.is_some_and(ChartRelease::is_plaintext) => Ok(None),
             (Some(name), Some(seed)) => {
                 let given = args.namespace.as_deref().unwrap_or(release::NAMESPACE);
                 let namespace = release.map_or(given, |release| &release.namespace);

@@ -7,22 +7,41 @@ use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ResourceState, Sho
 use super::table::{Cell, Style};
 use super::text;
 
-pub(crate) const fn outcome_style(outcome: Outcome) -> Style {
-    match outcome {
-        Outcome::LeasesExpired | Outcome::ExternalUnreachable => Style::Bad,
-        Outcome::Healthy => Style::Good,
-        Outcome::Skipped => Style::Dim,
-        _ => Style::Warn,
+/// A value by its name in the API.
+pub(crate) fn value(name: &str) -> Cell {
+    Cell::styled(style(name), text::value(name))
+}
+
+pub(crate) fn style(name: &str) -> Style {
+    match name {
+        "ACTION_FAIL_ABSENT"
+        | "DELETION_RESULT_REFUSED"
+        | "DIRECTION_DOWN"
+        | "FLOW_STATE_FAILED"
+        | "OUTCOME_EXTERNAL_UNREACHABLE"
+        | "OUTCOME_LEASES_EXPIRED"
+        | "READINESS_NOT_READY"
+        | "RESOURCE_STATE_BACKING_OFF"
+        | "RESOURCE_STATE_FAILED" => Style::Bad,
+        "OUTCOME_HEALTHY" | "READINESS_READY" => Style::Good,
+        "OUTCOME_SKIPPED" => Style::Dim,
+        "RESOURCE_STATE_ABSENT" | "RESOURCE_STATE_IGNORED" | "RESOURCE_STATE_REACHED" => Style::Plain,
+        "ACTION_SCALE" | "DIRECTION_HOLD" | "FLOW_STATE_RUNNING" | "WEEDER_STATE_ACTIVE" => Style::Warn,
+        _ if name.starts_with("OUTCOME_") || name.starts_with("RESOURCE_STATE_") => Style::Warn,
+        _ => Style::Plain,
     }
 }
 
 /// The outcome; for a shoot that is not probed with the reason.
 pub(crate) fn outcome(verdict: &Verdict) -> Cell {
-    let name = match verdict.outcome() {
-        Outcome::Skipped => format!("SKIPPED {}", text::skip_reason(verdict.skip_reason())),
-        outcome => text::outcome(outcome).to_owned(),
-    };
-    Cell::styled(outcome_style(verdict.outcome()), name)
+    let name = verdict.outcome().as_str_name();
+    match verdict.outcome() {
+        Outcome::Skipped => {
+            let reason = text::value(verdict.skip_reason().as_str_name());
+            Cell::styled(style(name), format!("SKIPPED {reason}"))
+        }
+        _ => value(name),
+    }
 }
 
 /// The remaining validity of a verdict.
@@ -32,33 +51,6 @@ pub(crate) fn valid(verdict: &Verdict) -> Cell {
         return Cell::styled(Style::Bad, "expired");
     }
     text::duration(left).into()
-}
-
-pub(crate) fn direction(direction: Direction) -> Cell {
-    let style = match direction {
-        Direction::Down => Style::Bad,
-        Direction::Hold => Style::Warn,
-        _ => Style::Plain,
-    };
-    Cell::styled(style, text::direction(direction))
-}
-
-pub(crate) fn flow_state(state: FlowState) -> Cell {
-    let style = match state {
-        FlowState::Failed => Style::Bad,
-        FlowState::Running => Style::Warn,
-        _ => Style::Plain,
-    };
-    Cell::styled(style, text::flow_state(state))
-}
-
-pub(crate) fn resource_state(state: ResourceState) -> Cell {
-    let style = match state {
-        ResourceState::Failed | ResourceState::BackingOff => Style::Bad,
-        ResourceState::Reached | ResourceState::Absent | ResourceState::Ignored => Style::Plain,
-        _ => Style::Warn,
-    };
-    Cell::styled(style, text::resource_state(state))
 }
 
 /// True if the mode of a shoot is observe or off.
@@ -80,7 +72,7 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
         (FlowState::Running | FlowState::Failed, Some(resource)) => {
             let reference = resource.resource.as_ref();
             let name = reference.map_or("?", |reference| &reference.name);
-            let state = text::resource_state(resource.state());
+            let state = text::value(resource.state().as_str_name());
             format!("{name} {state}: {}", resource.message)
         }
         (FlowState::KeptBack, _) => "nothing: the mode is observe".to_owned(),
@@ -94,8 +86,33 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
 
 #[cfg(test)]
 mod tests {
+    use prost_reflect::DescriptorPool;
+
     use super::*;
     use crate::render::testing;
+
+    #[test]
+    fn every_kind_that_is_named_is_one_of_the_api() {
+        let pool = DescriptorPool::decode(watchdog_proto::FILE_DESCRIPTOR_SET).unwrap();
+        let values = pool
+            .all_enums()
+            .flat_map(|kind| kind.values().collect::<Vec<_>>());
+        let names: Vec<String> = values.map(|value| value.name().to_owned()).collect();
+        for (prefix, _) in text::KINDS {
+            assert!(names.contains(&format!("{prefix}UNSPECIFIED")), "{prefix}");
+        }
+        let source = include_str!("cells.rs").split("fn style(").nth(1).unwrap();
+        let quoted = source
+            .split("fn outcome(")
+            .next()
+            .unwrap()
+            .split('"')
+            .skip(1)
+            .step_by(2);
+        for name in quoted.filter(|name| !name.ends_with('_')) {
+            assert!(names.contains(&name.to_owned()), "{name}");
+        }
+    }
 
     #[test]
     fn a_verdict_that_is_not_valid_any_more_says_so() {

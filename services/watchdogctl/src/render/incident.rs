@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use watchdog_client::wire::{forward, micros};
 use watchdog_proto::probe::v1::{Outcome, ZoneEvidence};
-use watchdog_proto::scaling::v1::{Direction, HoldReason, Incident, ScaleTimes, ShootScaling};
+use watchdog_proto::scaling::v1::{Direction, Incident, ScaleTimes, ShootScaling};
 
 use super::table::{Style, TextTable};
 use super::{Frame, text};
@@ -30,12 +30,9 @@ pub(crate) struct ShootIncident<'a> {
     /// Its name in the API.
     pub(crate) name: &'static str,
     pub(crate) incident: &'a Incident,
-    scaling: &'a ShootScaling,
-    /// It is over, although the shoot was not healthy again: the shoot hibernates, migrates or is being deleted, and
-    /// nothing is held down any more.
-    is_released: bool,
-    /// Until when it lasts if it has not ended: now, or the time of the release.
-    until: Timestamp,
+    /// The replica that scaled.
+    leader: &'a str,
+    now: Timestamp,
 }
 
 /// One thing that happened.
@@ -76,46 +73,37 @@ impl Prevention {
 impl<'a> ShootIncident<'a> {
     /// The incidents of a shoot, the newest first.
     pub(crate) fn all(scaling: &'a ShootScaling, now: Timestamp) -> impl Iterator<Item = Self> {
-        let is_released = scaling.hold_reason() == HoldReason::Cluster && !scaling.meltdown_protection_active;
-        let released = text::timestamp(scaling.direction_change_time).filter(|_| is_released);
-        let current = scaling.incident.iter().map(move |incident| Self {
-            name: "incident",
-            incident,
-            scaling,
-            is_released: is_released && incident.verdict_to_restored.is_none(),
-            until: released.unwrap_or(now),
-        });
-        let last = scaling.last_incident.iter().map(move |incident| Self {
-            name: "lastIncident",
-            incident,
-            scaling,
-            is_released: false,
-            until: now,
-        });
-        current.chain(last)
+        let known = [
+            ("incident", &scaling.incident),
+            ("lastIncident", &scaling.last_incident),
+        ];
+        known.into_iter().filter_map(move |(name, incident)| {
+            Some(Self {
+                name,
+                incident: incident.as_ref()?,
+                leader: &scaling.replica,
+                now,
+            })
+        })
     }
 
     pub(crate) const fn is_running(&self) -> bool {
-        self.incident.verdict_to_restored.is_none() && !self.is_released
+        self.incident.verdict_to_restored.is_none()
+    }
+
+    /// True if it ended although the shoot was not healthy again: the shoot hibernated, migrated or was being deleted,
+    /// and nothing was held down any more.
+    pub(crate) const fn is_released(&self) -> bool {
+        !self.is_running() && self.incident.verdict_to_healthy.is_none()
     }
 
     /// The time that has passed in it: until its end, or until now.
     pub(crate) fn length(&self) -> Duration {
-        self.took(self.incident.verdict_to_restored)
-    }
-
-    /// How long a stage took that begins with the incident, or takes so far.
-    fn took(&self, stage: Option<prost_types::Duration>) -> Duration {
-        if stage.is_some() {
-            return forward(stage.as_ref());
+        if let Some(ended) = &self.incident.verdict_to_restored {
+            return forward(Some(ended));
         }
         let started = text::timestamp(self.incident.start_time);
-        started.map_or(Duration::ZERO, |started| text::passed(started, self.until))
-    }
-
-    /// The seconds from the start until the release, of an incident that ended with one.
-    pub(crate) fn released_after(&self) -> Option<f64> {
-        self.is_released.then(|| self.length().as_secs_f64())
+        started.map_or(Duration::ZERO, |started| text::passed(started, self.now))
     }
 
     /// The node monitor grace period of the shoot.
@@ -131,11 +119,15 @@ impl<'a> ShootIncident<'a> {
             return Prevention::new(None, "unknown: no lease had expired when it began");
         };
         let (grace, before) = (self.grace(), forward(Some(before)));
-        let silent = before + self.took(incident.verdict_to_healthy);
+        let healthy = incident.verdict_to_healthy.as_ref();
+        let silent = before + healthy.map_or_else(|| self.length(), |healthy| forward(Some(healthy)));
         let (grace_shown, silent_shown) = (text::duration(grace), text::duration(silent));
         if silent <= grace {
-            let is_over = incident.verdict_to_healthy.is_some() || self.is_released;
-            let yet = if is_over { "" } else { " yet" };
+            let yet = if healthy.is_none() && self.is_running() {
+                " yet"
+            } else {
+                ""
+            };
             let text = format!(
                 "nothing{yet}: the leases were not renewed for {silent_shown}, and kube-controller-manager waits \
                  {grace_shown}"
@@ -185,10 +177,12 @@ impl<'a> ShootIncident<'a> {
     /// `ended after 5m12s`, or `not ended`.
     pub(crate) fn state(&self) -> String {
         let length = text::duration(self.length());
-        match self.incident.verdict_to_restored {
-            Some(_) => format!("ended after {length}"),
-            None if self.is_released => format!("released after {length}"),
-            None => "not ended".to_owned(),
+        if self.is_running() {
+            "not ended".to_owned()
+        } else if self.is_released() {
+            format!("released after {length}")
+        } else {
+            format!("ended after {length}")
         }
     }
 
@@ -206,10 +200,10 @@ impl<'a> ShootIncident<'a> {
     }
 
     /// The outcome that started it.
-    pub(crate) fn outcome(&self) -> &'static str {
+    pub(crate) fn outcome(&self) -> String {
         match self.incident.outcome() {
-            Outcome::Unspecified => "the coordinator became the leader, or another writer scaled",
-            outcome => text::outcome(outcome),
+            Outcome::Unspecified => "the coordinator became the leader, or another writer scaled".to_owned(),
+            outcome => text::value(outcome.as_str_name()),
         }
     }
 
@@ -225,7 +219,7 @@ impl<'a> ShootIncident<'a> {
             Some(DownTime {
                 name: name.unwrap_or_else(|| "?".to_owned()),
                 from,
-                to: up.or_else(|| self.released_after()),
+                to: up.or_else(|| self.is_released().then(|| self.length().as_secs_f64())),
             })
         };
         all.iter().filter_map(of).collect()
@@ -238,7 +232,7 @@ impl<'a> ShootIncident<'a> {
             let who = who.to_owned();
             moments.extend(after.map(|after| IncidentMoment { after, what, who }));
         };
-        let (incident, leader) = (self.incident, self.scaling.replica.as_str());
+        let (incident, leader) = (self.incident, self.leader);
         let renewed = incident.last_renewal_to_verdict.as_ref();
         let renewed = renewed.map(|age| text::duration(forward(Some(age))));
         let renewed = renewed.map(|age| format!(", {age} after the last renewal"));
@@ -265,10 +259,12 @@ impl<'a> ShootIncident<'a> {
         }
         let healthy = seconds(incident.verdict_to_healthy);
         add(healthy, "lease-probe", "healthy".to_owned());
-        let restored = seconds(incident.verdict_to_restored);
-        add(restored, leader, "everything restored".to_owned());
-        let released = format!("released: {}", self.scaling.reason);
-        add(self.released_after(), leader, released);
+        let ended = if self.is_released() {
+            "released: the shoot hibernated, migrated or was being deleted"
+        } else {
+            "everything restored"
+        };
+        add(seconds(incident.verdict_to_restored), leader, ended.to_owned());
         moments.sort_by(|a, b| a.after.total_cmp(&b.after));
         moments
     }
@@ -317,25 +313,21 @@ impl<'a> ShootIncident<'a> {
 
 /// Each stage, and how long it took.
 fn stages(incident: &Incident) -> Vec<String> {
-    let span = |sent: Option<prost_types::Duration>| sent.map(|sent| forward(Some(&sent)));
-    let healthy = span(incident.verdict_to_healthy);
-    let restored = span(incident.verdict_to_restored).zip(healthy);
+    let span = |sent: &Option<prost_types::Duration>| sent.as_ref().map(|sent| forward(Some(sent)));
+    let healthy = span(&incident.verdict_to_healthy);
+    let restored = span(&incident.verdict_to_restored).zip(healthy);
     let stages = [
-        ("last renewal to verdict", span(incident.last_renewal_to_verdict)),
-        ("verdict to first write", span(incident.verdict_to_first_write)),
-        ("verdict to last write", span(incident.verdict_to_last_write)),
+        ("last renewal to verdict", span(&incident.last_renewal_to_verdict)),
+        ("verdict to first write", span(&incident.verdict_to_first_write)),
+        ("verdict to last write", span(&incident.verdict_to_last_write)),
         ("verdict to healthy", healthy),
         (
             "healthy to restored",
             restored.map(|(end, start)| end.saturating_sub(start)),
         ),
     ];
-    let known = stages
-        .into_iter()
-        .filter_map(|(stage, took)| Some((stage, took?)));
-    known
-        .map(|(stage, took)| format!("{stage} {}", text::duration(took)))
-        .collect()
+    let took = |(stage, took)| Some(format!("{stage} {}", text::duration(took?)));
+    stages.into_iter().filter_map(took).collect()
 }
 
 /// The share of expired leases at the peak, with its zones; none if no lease was eligible.
@@ -468,45 +460,26 @@ incident not ended: 0 down, 0 up, 0 writes failed
         }
     }
 
+    /// Later hours of hibernation are neither silence nor prevented.
     #[test]
-    fn an_incident_of_a_shoot_that_hibernates_is_over() {
-        let runs = Incident {
+    fn an_incident_of_a_shoot_that_hibernated_is_released() {
+        let released = Incident {
             verdict_to_healthy: None,
-            verdict_to_restored: None,
-            start_time: testing::ago(1_000),
+            verdict_to_restored: testing::seconds(60),
+            start_time: testing::ago(50_000),
             ..ended()
         };
-        let mut scaling = ShootScaling {
-            incident: Some(runs),
-            direction: Direction::Hold.into(),
-            hold_reason: HoldReason::Cluster.into(),
-            direction_change_time: testing::ago(940),
-            reason: "The shoot hibernates.".to_owned(),
-            meltdown_protection_active: true,
-            ..ShootScaling::default()
-        };
-        let shown = |scaling: &ShootScaling| {
-            let found = ShootIncident::all(scaling, testing::pipe().now).next().unwrap();
-            (found.is_running(), found.lines(&testing::pipe()))
-        };
-        let (is_running, text) = shown(&scaling);
-        assert!(is_running, "its dependants are still held down");
-        assert!(text.contains("would have replaced their machines"), "{text}");
-        scaling.meltdown_protection_active = false;
-        let (is_running, text) = shown(&scaling);
-        assert!(!is_running);
+        let text = lines(&after(released), &testing::pipe());
         assert!(
             text.starts_with("incident released after 1m00s: 1 down"),
             "{text}"
         );
+        let ended = "  1m00s  2026-11-22 10:47:40Z  coordinator-0  released: the shoot hibernated, ";
+        assert!(text.contains(ended), "{text}");
         assert!(
-            text.contains("  1m00s  00:24:20Z               released: The shoot hibernates.\n"),
+            text.contains("3 nodes that kube-controller-manager") && !text.contains("replaced"),
             "{text}"
         );
-        assert!(!text.contains("would have replaced"), "{text}");
-        // Another hold ends nothing.
-        scaling.hold_reason = HoldReason::Verdict.into();
-        assert!(shown(&scaling).0);
     }
 
     #[test]
@@ -564,7 +537,7 @@ incident not ended: 0 down, 0 up, 0 writes failed
             ),
             (
                 &|incident| {
-                    incident.verdict_to_healthy = None;
+                    (incident.verdict_to_healthy, incident.verdict_to_restored) = (None, None);
                     incident.start_time = testing::ago(5);
                 },
                 Some(0),
@@ -603,7 +576,7 @@ incident not ended: 0 down, 0 up, 0 writes failed
             ),
             (
                 &|incident| {
-                    incident.verdict_to_healthy = None;
+                    (incident.verdict_to_healthy, incident.verdict_to_restored) = (None, None);
                     incident.start_time = testing::ago(9);
                 },
                 Some(3),

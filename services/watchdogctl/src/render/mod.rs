@@ -11,8 +11,10 @@ pub(crate) mod text;
 use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::Serialize;
+use watchdog_proto::stream::v1::Completeness;
 
 use crate::error::CommandError;
+use crate::fetch;
 use crate::program::Program;
 use table::Style;
 
@@ -71,8 +73,17 @@ impl Frame {
     }
 }
 
-/// The line about replicas whose items may be absent.
-pub(crate) fn missing(missing: &[String], frame: &Frame) -> String {
+/// Lines in which nothing is markup, whatever a program sends: Markdown takes indented lines as they are.
+pub(crate) fn code_block(lines: &str) -> String {
+    lines.lines().map(|line| format!("    {line}\n")).collect()
+}
+
+/// The line about replicas whose items an answer may lack.
+pub(crate) fn incomplete(program: Program, found: Option<&Completeness>, frame: &Frame) -> String {
+    missing(&fetch::missing(program, found), frame)
+}
+
+fn missing(missing: &[String], frame: &Frame) -> String {
     if missing.is_empty() {
         return String::new();
     }
@@ -108,11 +119,10 @@ impl AnswerGaps {
     /// The answer of a program, or none, which is noted.
     pub(crate) fn answered<T>(
         &mut self,
-        program: impl Into<&'static str>,
+        program: &'static str,
         answer: Result<T, CommandError>,
     ) -> Option<T> {
-        let program = Some(program.into());
-        let note = |error| self.add(program, None, error);
+        let note = |error| self.add(Some(program), None, error);
         answer.map_err(note).ok()
     }
 
@@ -127,6 +137,11 @@ impl AnswerGaps {
             context,
             error,
         });
+    }
+
+    /// Notes the replicas that an answer misses.
+    pub(crate) fn note_completeness(&mut self, program: Program, found: Option<&Completeness>) {
+        self.add_missing(fetch::missing(program, found));
     }
 
     /// Adds the replicas that an answer misses, each once.

@@ -15,15 +15,6 @@ const LANE: f64 = 28.0;
 /// Characters of a name at most, so that it fits.
 const LONGEST_NAME: usize = 34;
 
-/// A bar of a lane, in seconds since the start.
-struct Bar {
-    lane: u8,
-    from: f64,
-    to: f64,
-    color: &'static str,
-    what: String,
-}
-
 const SILENT: &str = "#d9822b";
 const CUT_OFF: &str = "#c23030";
 const DOWN: &str = "#5c7080";
@@ -35,88 +26,99 @@ pub(crate) fn timeline(shoot: &str, incident: &ShootIncident<'_>) -> String {
     let sent = incident.incident;
     let before = forward(sent.last_renewal_to_verdict.as_ref()).as_secs_f64();
     let end = incident.length().as_secs_f64().max(1.0);
-    let (first, last) = (-before, end + 0.02 * (end + before));
-    let x = |seconds: f64| {
-        let share = ((seconds - first) / (last - first)).clamp(0.0, 1.0);
-        LEFT + share * (WIDTH - LEFT - RIGHT)
-    };
     let healthy = seconds(sent.verdict_to_healthy);
-    let outcome = text::outcome(sent.outcome());
-    let mut names = vec!["leases".to_owned()];
-    let mut bars = vec![
-        bar(0, first, 0.0, SILENT, "not renewed, no verdict yet"),
-        bar(0, 0.0, healthy.unwrap_or(end), CUT_OFF, outcome),
-    ];
-    for (lane, down) in (1..).zip(incident.down_times()) {
-        let to = down.to.unwrap_or(end).max(down.from);
-        bars.push(bar(lane, down.from, to, DOWN, "scaled down"));
-        names.push(down.name);
-    }
-    let bottom = TOP + LANE * names.len() as f64;
+    let outcome = text::value(sent.outcome().as_str_name());
+    let downs = incident.down_times();
+    let bottom = TOP + LANE * (downs.len() + 1) as f64;
     let height = bottom + 34.0;
     let title = escaped(&format!("Timeline of the incident of {shoot}"));
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <title>{title}</title>\n\
-         <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-    );
-    for (lane, name) in (0_u8..).zip(&names) {
-        let name = super::table::cut(name, Some(LONGEST_NAME));
-        out.push_str(&label(LEFT - 8.0, top(lane) + 18.0, "end", INK, &name));
-    }
-    for bar in &bars {
-        let (from, to) = (x(bar.from), x(bar.to));
-        let (y, width) = (top(bar.lane) + 5.0, (to - from).max(2.0));
-        let (color, what) = (bar.color, escaped(&bar.what));
-        out.push_str(&format!(
-            "<rect x=\"{from:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"18\" rx=\"2\" fill=\"{color}\">\
-             <title>{what}</title></rect>\n"
-        ));
+    let mut picture = Picture {
+        first: -before,
+        last: end + 0.02 * (end + before),
+        svg: format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
+             height=\"{height}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\">\n\
+             <title>{title}</title>\n\
+             <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
+        ),
+    };
+    picture.lane(TOP, "leases");
+    picture.bar(TOP, -before, 0.0, SILENT, "not renewed, no verdict yet");
+    picture.bar(TOP, 0.0, healthy.unwrap_or(end), CUT_OFF, &outcome);
+    for (lane, down) in (1..).zip(downs) {
+        let top = TOP + LANE * f64::from(lane);
+        picture.lane(top, &down.name);
+        picture.bar(
+            top,
+            down.from,
+            down.to.unwrap_or(end).max(down.from),
+            DOWN,
+            "scaled down",
+        );
     }
     // The moments that are lines through all lanes.
-    let mut marks = vec![(0.0, INK, "verdict")];
+    picture.mark(0.0, bottom, INK, "verdict");
     let marked = incident.grace().as_secs_f64() - before;
     if before > 0.0 && marked < end {
         let would = "kube-controller-manager would mark the nodes Unknown";
-        marks.push((marked, CUT_OFF, would));
+        picture.mark(marked, bottom, CUT_OFF, would);
     }
-    marks.extend(healthy.map(|healthy| (healthy, HEALTHY, "verdict healthy")));
-    for (at, color, name) in marks {
-        let (x, y) = (x(at), TOP - 4.0);
-        out.push_str(&format!(
-            "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\" stroke=\"{color}\" \
+    if let Some(healthy) = healthy {
+        picture.mark(healthy, bottom, HEALTHY, "verdict healthy");
+    }
+    for tick in ticks(-before, end) {
+        let x = picture.x(tick);
+        picture.label(x, bottom + 20.0, "middle", DOWN, &duration_of(tick));
+    }
+    picture.svg + "</svg>\n"
+}
+
+/// The elements that are drawn so far, of the time from `first` to `last` in seconds since the start.
+struct Picture {
+    first: f64,
+    last: f64,
+    svg: String,
+}
+
+impl Picture {
+    fn x(&self, seconds: f64) -> f64 {
+        let share = ((seconds - self.first) / (self.last - self.first)).clamp(0.0, 1.0);
+        LEFT + share * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn label(&mut self, x: f64, y: f64, anchor: &str, color: &str, text: &str) {
+        let text = escaped(text);
+        self.svg.push_str(&format!(
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{color}\">{text}</text>\n"
+        ));
+    }
+
+    /// The name of a lane.
+    fn lane(&mut self, top: f64, name: &str) {
+        let name = super::table::cut(name, Some(LONGEST_NAME));
+        self.label(LEFT - 8.0, top + 18.0, "end", INK, &name);
+    }
+
+    fn bar(&mut self, top: f64, from: f64, to: f64, color: &str, what: &str) {
+        let what = escaped(&format!("{what} for {}", duration_of(to - from)));
+        let (x, y, width) = (self.x(from), top + 5.0, (self.x(to) - self.x(from)).max(2.0));
+        self.svg.push_str(&format!(
+            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"18\" rx=\"2\" fill=\"{color}\">\
+             <title>{what}</title></rect>\n"
+        ));
+    }
+
+    /// A line through all lanes. The names of marks that are near each other stand in different lines.
+    fn mark(&mut self, at: f64, bottom: f64, color: &str, name: &str) {
+        let (x, top) = (self.x(at), TOP - 4.0);
+        self.svg.push_str(&format!(
+            "<line x1=\"{x:.1}\" y1=\"{top:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\" stroke=\"{color}\" \
              stroke-dasharray=\"4 3\"/>\n"
         ));
-        // The names of marks that are near each other stand in different lines.
         let y = if name.starts_with("verdict") { 16.0 } else { 34.0 };
         let anchor = if x > WIDTH - 200.0 { "end" } else { "start" };
-        out.push_str(&label(x, y, anchor, color, name));
+        self.label(x, y, anchor, color, name);
     }
-    for tick in ticks(first, end) {
-        out.push_str(&label(x(tick), bottom + 20.0, "middle", DOWN, &duration_of(tick)));
-    }
-    out.push_str("</svg>\n");
-    out
-}
-
-fn bar(lane: u8, from: f64, to: f64, color: &'static str, what: &str) -> Bar {
-    Bar {
-        lane,
-        from,
-        to,
-        color,
-        what: format!("{what} for {}", duration_of(to - from)),
-    }
-}
-
-fn top(lane: u8) -> f64 {
-    TOP + LANE * f64::from(lane)
-}
-
-fn label(x: f64, y: f64, anchor: &str, color: &str, text: &str) -> String {
-    let text = escaped(text);
-    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"{color}\">{text}</text>\n")
 }
 
 /// Round times for the axis, at most eight.

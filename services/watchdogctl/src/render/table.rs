@@ -122,20 +122,12 @@ impl<T> TextTable<T> {
             .collect()
     }
 
-    /// The lines below a title and an empty line, or nothing without a row.
-    pub(crate) fn under(&self, title: &str, frame: &Frame) -> String {
-        match self.render_rows(frame) {
-            none if none.is_empty() => none,
-            table => format!("\n{title}\n{table}"),
-        }
-    }
-
-    /// The lines, or nothing without a row.
-    pub(crate) fn render_rows(&self, frame: &Frame) -> String {
+    /// The lines after others, or nothing without a row.
+    pub(crate) fn after(&self, lead: &str, frame: &Frame) -> String {
         if self.rows.is_empty() {
             String::new()
         } else {
-            self.render(frame)
+            format!("{lead}{}", self.render(frame))
         }
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use watchdog_client::wire::forward;
-use watchdog_proto::probe::v1::{Evidence, Outcome, SkipReason, ZoneEvidence};
-use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ResourceRef, ResourceState, ShootScaling};
+use watchdog_proto::probe::v1::{Evidence, Outcome, ZoneEvidence};
+use watchdog_proto::scaling::v1::{ResourceRef, ShootScaling};
 
 /// Outcomes, the most urgent first.
 pub(crate) const OUTCOMES: [Outcome; 9] = [
@@ -22,21 +22,32 @@ pub(crate) const OUTCOMES: [Outcome; 9] = [
     Outcome::Healthy,
 ];
 
-/// Its name in the API without the prefix.
-pub(crate) fn outcome(outcome: Outcome) -> &'static str {
-    bare(outcome.as_str_name(), "OUTCOME_")
-}
+/// The kinds of values of the API by their prefixes, and whether they are shown in lower case.
+pub(super) const KINDS: [(&str, bool); 13] = [
+    ("ACTION_", false),
+    ("DELETION_RESULT_", true),
+    ("DIRECTION_", true),
+    ("EXCLUSION_", false),
+    ("FLOW_STATE_", true),
+    ("HOLD_REASON_", false),
+    ("KEEP_REASON_", true),
+    ("MODE_", true),
+    ("OUTCOME_", false),
+    ("READINESS_", false),
+    ("RESOURCE_STATE_", false),
+    ("SKIP_REASON_", false),
+    ("WEEDER_STATE_", true),
+];
 
-pub(crate) fn skip_reason(reason: SkipReason) -> &'static str {
-    bare(reason.as_str_name(), "SKIP_REASON_")
-}
-
-pub(crate) fn direction(direction: Direction) -> String {
-    bare(direction.as_str_name(), "DIRECTION_").to_lowercase()
-}
-
-pub(crate) fn mode(mode: Mode) -> String {
-    bare(mode.as_str_name(), "MODE_").to_lowercase()
+/// A value by its name in the API, without the prefix.
+pub(crate) fn value(name: &str) -> String {
+    let kinds = KINDS.into_iter();
+    let mut bare = kinds.filter_map(|(prefix, is_lower)| Some((name.strip_prefix(prefix)?, is_lower)));
+    match bare.next() {
+        Some((bare, true)) => bare.to_lowercase(),
+        Some((bare, false)) => bare.to_owned(),
+        None => name.to_owned(),
+    }
 }
 
 /// Says where the mode of a shoot comes from.
@@ -46,18 +57,6 @@ pub(crate) const fn mode_source(scaling: &ShootScaling) -> &'static str {
     } else {
         "default of the seed"
     }
-}
-
-pub(crate) fn flow_state(state: FlowState) -> String {
-    bare(state.as_str_name(), "FLOW_STATE_").to_lowercase()
-}
-
-pub(crate) fn resource_state(state: ResourceState) -> &'static str {
-    bare(state.as_str_name(), "RESOURCE_STATE_")
-}
-
-pub(crate) fn bare(name: &'static str, prefix: &str) -> &'static str {
-    name.strip_prefix(prefix).unwrap_or(name)
 }
 
 /// `Deployment/name`.

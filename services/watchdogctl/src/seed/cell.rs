@@ -54,11 +54,9 @@ pub(crate) struct ShootCell {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CellInput<'a> {
     pub(crate) verdict: Option<&'a Verdict>,
-    /// The verdict is valid now.
+    /// The verdict is valid now. SKIPPED has no validity of its own: it is as current as the reports of lease-probe.
     pub(crate) is_valid: bool,
     pub(crate) scaling: Option<&'a ShootScaling>,
-    /// lease-probe has reported lately.
-    pub(crate) has_current_verdicts: bool,
     /// The coordinator has reported lately, or is not followed.
     pub(crate) has_current_scaling: bool,
 }
@@ -70,7 +68,6 @@ impl<'a> CellInput<'a> {
             verdict,
             is_valid: true,
             scaling,
-            has_current_verdicts: true,
             has_current_scaling: true,
         }
     }
@@ -124,11 +121,18 @@ const fn rests_on_scaling(state: CellState) -> bool {
 
 /// The outcome and its sentence.
 fn unknown(verdict: &Verdict) -> String {
-    format!("{}: {}", text::outcome(verdict.outcome()), verdict.message)
+    format!(
+        "{}: {}",
+        text::value(verdict.outcome().as_str_name()),
+        verdict.message
+    )
 }
 
 fn stale(verdict: &Verdict) -> String {
-    format!("was {}; nothing newer is known", text::outcome(verdict.outcome()))
+    format!(
+        "was {}; nothing newer is known",
+        text::value(verdict.outcome().as_str_name())
+    )
 }
 
 impl CellState {
@@ -151,9 +155,8 @@ impl CellState {
             _ if is_restored => Self::Restoring,
             _ if is_held || is_settled_down => Self::Held,
             None => Self::Unknown,
-            // lease-probe says no more about it, so its verdict has no validity.
-            Some(Outcome::Skipped) if input.has_current_verdicts => Self::Skipped,
             _ if !input.is_valid => Self::Stale,
+            Some(Outcome::Skipped) => Self::Skipped,
             Some(Outcome::Healthy) if !input.has_current_scaling => Self::Stale,
             Some(Outcome::Healthy) => Self::Healthy,
             Some(_) => Self::Unknown,
@@ -166,11 +169,10 @@ mod tests {
     use std::time::Duration;
 
     use tokio::time::Instant;
+    use watchdog_client::validity::Validity;
     use watchdog_proto::scaling::v1::Mode;
 
-    use super::super::model::KnownVerdict;
     use super::*;
-    use crate::api_message::ApiMessage;
     use crate::render::testing;
 
     /// The cell of a shoot with this verdict, as it was sent at `sent`, and this scaling.
@@ -180,12 +182,11 @@ mod tests {
         sent: Instant,
         now: Instant,
     ) -> ShootCell {
-        let verdict = |outcome| KnownVerdict::new(ApiMessage(testing::verdict("a", outcome)), sent);
-        let verdict = outcome.map(verdict);
-        let is_valid = |known: &KnownVerdict| known.validity.is_valid_at(now);
+        let verdict = outcome.map(|outcome| testing::verdict("a", outcome));
+        let is_valid = |verdict: &Verdict| Validity::of_verdict(verdict, sent).is_valid_at(now);
         let input = CellInput {
             is_valid: verdict.as_ref().is_some_and(is_valid),
-            ..CellInput::current(verdict.as_ref().map(|known| &*known.verdict), scaling)
+            ..CellInput::current(verdict.as_ref(), scaling)
         };
         ShootCell::new("a", input)
     }
@@ -277,21 +278,9 @@ mod tests {
     #[test]
     fn a_shoot_is_healthy_only_while_the_coordinator_reports_it() {
         let healthy = testing::verdict("a", Outcome::Healthy);
-        // As lease-probe sends it: without validity.
-        let skipped = Verdict {
-            valid_for: None,
-            ..testing::verdict("a", Outcome::Skipped)
-        };
         let input = CellInput {
-            has_current_verdicts: false,
             has_current_scaling: false,
             ..CellInput::current(Some(&healthy), None)
-        };
-        assert_eq!(CellState::of(input), CellState::Stale);
-        let input = CellInput {
-            verdict: Some(&skipped),
-            is_valid: false,
-            ..input
         };
         assert_eq!(CellState::of(input), CellState::Stale);
     }

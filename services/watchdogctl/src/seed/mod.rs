@@ -6,26 +6,21 @@ pub(crate) mod model;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::WatchVerdictsRequest;
 use watchdog_proto::scaling::v1::WatchScalingRequest;
+use watchdog_proto::weeder::v1::WatchWeedersRequest;
 
 use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
 use crate::error::CommandError;
-use crate::fetch;
 use crate::program::Program;
 
 use model::{ClockReading, SeedModel};
 
-/// A sleep of this machine is looked for this often.
-const TICK: Duration = Duration::from_millis(500);
-
-/// A program without a stream here is asked again after this time, well within that for which its last answer counts.
-const ASK_AGAIN: Duration = Duration::from_secs(5);
-
-/// A program that cannot be called is tried again after this time.
+/// A seed or program that cannot be called is tried again after this time.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// A seed that is followed until it is dropped.
@@ -87,19 +82,13 @@ impl SeedState {
                 tokio::time::sleep(RETRY).await;
             }
         });
-        let tick = async {
-            loop {
-                self.update(|_, _| {});
-                tokio::time::sleep(TICK).await;
-            }
-        };
-        tokio::join!(futures::future::join_all(follow), tick);
+        join_all(follow).await;
     }
 
     /// Follows a program, over any number of streams. Ends only if the program cannot be called at all.
     async fn follow_program(&self, dialer: &ProgramDialer, program: Program) -> Result<(), CommandError> {
         // The error of a call says more than that of a stream.
-        let missing = fetch::summary(dialer, program).await?.missing;
+        dialer.summary(program).await?;
         let stop = CancellationToken::new();
         match program {
             Program::LeaseProbe => {
@@ -114,24 +103,18 @@ impl SeedState {
                 let request = WatchScalingRequest::default();
                 client.follow(request, &stop, on_update).await;
             }
-            // Nothing of its streams is shown, only whether it answers for the whole seed.
             Program::Weeder => {
-                let mut missing = missing;
-                loop {
-                    self.update(|model, _| model.on_answer(program, missing));
-                    tokio::time::sleep(ASK_AGAIN).await;
-                    missing = fetch::summary(dialer, program).await?.missing;
-                }
+                let client = dialer.weeder().await?;
+                let on_update = |update| self.update(|model, now| model.on_weeders(&update, now));
+                let request = WatchWeedersRequest::default();
+                client.follow(request, &stop, on_update).await;
             }
         }
         Ok(())
     }
 
     fn update(&self, change: impl FnOnce(&mut SeedModel, &ClockReading)) {
-        let now = ClockReading::now();
-        let mut model = self.model();
-        model.on_time(&now);
-        change(&mut model, &now);
+        change(&mut self.model(), &ClockReading::now());
     }
 
     pub(crate) fn model(&self) -> MutexGuard<'_, SeedModel> {

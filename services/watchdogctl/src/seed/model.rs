@@ -11,8 +11,9 @@ use watchdog_api::text::printable;
 use watchdog_client::follow::{Received, Update};
 use watchdog_client::validity::Validity;
 use watchdog_client::wire;
-use watchdog_proto::probe::v1::{Evidence, Verdict, ZoneEvidence};
+use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict, ZoneEvidence};
 use watchdog_proto::scaling::v1::ShootScaling;
+use watchdog_proto::weeder::v1::Weeder;
 
 use super::cell::{CellInput, CellState, ShootCell};
 use crate::api_message::ApiMessage;
@@ -24,13 +25,10 @@ use crate::program::Program;
 /// seconds.
 const STREAM_GRACE: Duration = Duration::from_secs(15);
 
-/// A wall clock that gains this much on the monotonic one means that this machine slept.
-const SLEEP: Duration = Duration::from_secs(5);
-
 /// Counts of leases that are kept of a shoot, for the strip.
 pub(crate) const MAX_SAMPLES: usize = 120;
 
-/// Both clocks, read together.
+/// Both clocks, read together. The monotonic one stands still while this machine sleeps; the wall clock may be set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClockReading {
     pub(crate) instant: Instant,
@@ -48,13 +46,6 @@ impl ClockReading {
     pub(crate) fn unix_millis(&self) -> i64 {
         self.wall.as_millisecond()
     }
-
-    /// True if the machine slept between an earlier reading and this one.
-    fn slept_since(&self, earlier: &Self) -> bool {
-        let monotonic = self.instant.saturating_duration_since(earlier.instant);
-        let wall = Duration::try_from(self.wall.duration_since(earlier.wall)).unwrap_or_default();
-        wall > monotonic + SLEEP
-    }
 }
 
 /// A verdict and until when it is valid.
@@ -62,12 +53,25 @@ impl ClockReading {
 pub(crate) struct KnownVerdict {
     pub(crate) verdict: ApiMessage<Verdict>,
     pub(crate) validity: Validity,
+    /// The end of the validity by the wall clock, which goes on while this machine sleeps.
+    ends: Timestamp,
 }
 
 impl KnownVerdict {
-    pub(crate) fn new(verdict: ApiMessage<Verdict>, sent_at: Instant) -> Self {
+    pub(crate) fn new(verdict: ApiMessage<Verdict>, sent_at: Instant, now: &ClockReading) -> Self {
         let validity = Validity::of_verdict(&verdict, sent_at);
-        Self { verdict, validity }
+        let left = validity.valid_until.saturating_duration_since(now.instant);
+        let ends = now.wall.checked_add(left).unwrap_or(Timestamp::MAX);
+        Self {
+            verdict,
+            validity,
+            ends,
+        }
+    }
+
+    /// True if neither clock has passed its end.
+    pub(crate) fn is_valid(&self, now: &ClockReading) -> bool {
+        self.validity.is_valid_at(now.instant) && now.wall < self.ends
     }
 
     /// As if it were sent now: its age and its validity are those of now.
@@ -128,7 +132,7 @@ impl ShootRecord {
                 self.samples.pop_front();
             }
         }
-        self.verdict = received.map(|received| KnownVerdict::new(received.value, received.sent_at));
+        self.verdict = received.map(|received| KnownVerdict::new(received.value, received.sent_at, now));
     }
 
     const fn is_known(&self) -> bool {
@@ -136,7 +140,7 @@ impl ShootRecord {
     }
 }
 
-/// The stream of a program, or the answers of one that is asked again and again.
+/// The stream of a program.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FollowedProgram {
     pub(crate) has_snapshot: bool,
@@ -168,7 +172,6 @@ pub(crate) struct SeedModel {
     pub(crate) programs: BTreeMap<Program, FollowedProgram>,
     /// Why the seed cannot be connected to, before anything else is known.
     pub(crate) unconnected: Option<LostContact>,
-    last_read: Option<ClockReading>,
 }
 
 impl SeedModel {
@@ -206,10 +209,9 @@ impl SeedModel {
         self.on_update(Program::ScalingCoordinator, update, now, set);
     }
 
-    /// A program that is asked again and again has answered; it did not reach the replicas that are missing.
-    pub(crate) fn on_answer(&mut self, program: Program, missing: Vec<String>) {
-        let followed = self.programs.entry(program).or_default();
-        (followed.has_snapshot, followed.lost, followed.missing) = (true, None, missing);
+    /// Nothing that weeders do is shown, only whether their replicas answer for the whole seed.
+    pub(crate) fn on_weeders<K>(&mut self, update: &Update<K, Weeder>, now: &ClockReading) {
+        self.on_contact(Program::Weeder, update, now);
     }
 
     /// A program cannot be called, or its stream is lost.
@@ -220,6 +222,22 @@ impl SeedModel {
         followed.lost = Some(LostContact { since, error });
     }
 
+    fn on_contact<K, V>(&mut self, program: Program, update: &Update<K, V>, now: &ClockReading) {
+        let followed = self.programs.entry(program).or_default();
+        match update {
+            Update::Snapshot(_, completeness) => {
+                (followed.has_snapshot, followed.lost) = (true, None);
+                followed.missing = missing(program, Some(completeness));
+            }
+            Update::Completeness(completeness) => followed.missing = missing(program, Some(completeness)),
+            Update::Skipped(_) => followed.unreadable += 1,
+            Update::Lost(failure) => {
+                self.on_lost(program, CommandError::of_failure(program.as_str(), failure), now);
+            }
+            Update::Upsert(..) | Update::Removed(_) => {}
+        }
+    }
+
     fn on_update<V: Message + Name + Default>(
         &mut self,
         program: Program,
@@ -227,11 +245,9 @@ impl SeedModel {
         now: &ClockReading,
         mut set: impl FnMut(&mut ShootRecord, Option<Received<ApiMessage<V>>>),
     ) {
-        let followed = self.programs.entry(program).or_default();
+        self.on_contact(program, &update, now);
         match update {
             Update::Snapshot(items, completeness) => {
-                (followed.has_snapshot, followed.lost) = (true, None);
-                followed.missing = missing(program, Some(&completeness));
                 // While a replica is missing, its items stay as old as they are.
                 if completeness.complete {
                     self.shoots.values_mut().for_each(|record| set(record, None));
@@ -240,41 +256,20 @@ impl SeedModel {
                     let record = self.shoots.entry(printable(&name)).or_default();
                     set(record, Some(shown(received)));
                 }
-                self.shoots.retain(|_, record| record.is_known());
             }
             Update::Upsert(name, received) => {
-                let name = printable(&name);
-                set(self.shoots.entry(name).or_default(), Some(shown(received)));
+                let record = self.shoots.entry(printable(&name)).or_default();
+                set(record, Some(shown(received)));
+                return;
             }
             Update::Removed(name) => {
-                let name = printable(&name);
-                if let Some(record) = self.shoots.get_mut(&name) {
+                if let Some(record) = self.shoots.get_mut(&printable(&name)) {
                     set(record, None);
                 }
-                self.shoots.retain(|_, record| record.is_known());
             }
-            Update::Completeness(completeness) => {
-                followed.missing = missing(program, Some(&completeness));
-            }
-            Update::Skipped(_) => {
-                followed.unreadable += 1;
-            }
-            Update::Lost(failure) => {
-                self.on_lost(program, CommandError::of_failure(program.as_str(), &failure), now);
-            }
+            Update::Completeness(_) | Update::Skipped(_) | Update::Lost(_) => return,
         }
-    }
-
-    /// Notes that time has passed. To be called often: between two calls the machine may have slept.
-    pub(crate) fn on_time(&mut self, now: &ClockReading) {
-        let slept = self.last_read.is_some_and(|last| now.slept_since(&last));
-        self.last_read = Some(*now);
-        if slept {
-            // The monotonic clock stood still, so validity did too.
-            let records = self.shoots.values_mut();
-            let verdicts = records.filter_map(|record| record.verdict.as_mut());
-            verdicts.for_each(|known| known.validity.valid_until = now.instant);
-        }
+        self.shoots.retain(|_, record| record.is_known());
     }
 
     /// True if a program has reported lately, or is not followed.
@@ -301,11 +296,14 @@ impl SeedModel {
 
     fn input<'a>(&self, record: &'a ShootRecord, now: &ClockReading) -> CellInput<'a> {
         let known = record.verdict.as_ref();
+        let is_valid = |known: &KnownVerdict| match known.verdict.outcome() {
+            Outcome::Skipped => self.is_current(Program::LeaseProbe, now),
+            _ => known.is_valid(now),
+        };
         CellInput {
             verdict: known.map(|known| &*known.verdict),
-            is_valid: known.is_some_and(|known| known.validity.is_valid_at(now.instant)),
+            is_valid: known.is_some_and(is_valid),
             scaling: record.scaling.as_deref(),
-            has_current_verdicts: self.is_current(Program::LeaseProbe, now),
             has_current_scaling: self.is_current(Program::ScalingCoordinator, now),
         }
     }

@@ -86,6 +86,8 @@ pub(crate) struct PodApi {
     pub(crate) secrets: BTreeMap<String, BTreeMap<String, ByteString>>,
     /// The only bearer token that is accepted; anybody is without one.
     pub(crate) token: Option<Arc<Mutex<String>>>,
+    /// The caller lacks the right to forward ports.
+    pub(crate) forbids_forwarding: bool,
 }
 
 impl PodApi {
@@ -146,6 +148,7 @@ impl PodApi {
         if let Some((pod, _)) = path
             .strip_prefix("/api/v1/namespaces/garden/pods/")
             .and_then(|rest| rest.split_once("/portforward?"))
+            .filter(|_| !self.forbids_forwarding)
         {
             return self.forward(pod, connection).await;
         }

@@ -16,12 +16,14 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
-use watchdog_client::wire::ItemPage;
+use watchdog_client::item::Keyed as _;
+use watchdog_client::message::{Event, Message};
+use watchdog_client::wire::{ItemPage, WatchResponse};
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
 use watchdog_proto::probe::v1::*;
 use watchdog_proto::scaling::v1::scaling_service_server::{ScalingService, ScalingServiceServer};
 use watchdog_proto::scaling::v1::*;
-use watchdog_proto::stream::v1::{Completeness, Position, SnapshotComplete};
+use watchdog_proto::stream::v1::{Completeness, Position};
 use watchdog_proto::weeder::v1::weeder_service_server::{WeederService, WeederServiceServer};
 use watchdog_proto::weeder::v1::*;
 // Each has a summary of the seed.
@@ -82,28 +84,38 @@ impl StubServices {
     }
 
     /// A stream: a snapshot, and then the items again after every change.
-    fn live<M: Send + 'static>(
+    fn live<R: WatchResponse>(
         &self,
-        items: impl Fn(&Answers) -> Vec<M> + Send + 'static,
-        complete: impl FnOnce(SnapshotComplete) -> M,
-    ) -> Result<Response<BoxStream<'static, Result<M, Status>>>, Status> {
-        let changed = self.changed.subscribe();
-        let mut snapshot = items(&*self.allowed()?);
+        items: fn(&Answers) -> Vec<R::Item>,
+    ) -> Result<Response<BoxStream<'static, Result<R, Status>>>, Status> {
+        let message = |event| {
+            let position = position().unwrap_or_default();
+            R::encode(Message { position, event })
+        };
+        let upserts = move |answers: &Answers| -> Vec<R> {
+            let items = items(answers).into_iter();
+            let upsert = |item: R::Item| message(Event::Upsert(item.key().unwrap(), item));
+            items.map(upsert).collect()
+        };
+        let (mut snapshot, completeness) = {
+            let answers = self.allowed()?;
+            (upserts(&answers), answers.completeness().unwrap())
+        };
         self.count(snapshot.len());
-        snapshot.push(complete(SnapshotComplete {
+        snapshot.push(message(Event::SnapshotComplete {
             items: snapshot.len() as u64,
-            completeness: self.allowed()?.completeness(),
+            completeness,
         }));
         let later = stream::unfold(
-            (self.clone(), changed, items),
-            |(this, mut changed, items)| async {
+            (self.clone(), self.changed.subscribe()),
+            move |(this, mut changed)| async move {
                 // It holds the sender itself.
                 changed.changed().await.unwrap();
                 let messages = match this.allowed() {
-                    Ok(answers) => items(&answers).into_iter().map(Ok).collect(),
+                    Ok(answers) => upserts(&answers).into_iter().map(Ok).collect(),
                     Err(status) => vec![Err(status)],
                 };
-                Some((stream::iter(messages), (this, changed, items)))
+                Some((stream::iter(messages), (this, changed)))
             },
         );
         let snapshot = stream::iter(snapshot.into_iter().map(Ok));
@@ -231,22 +243,9 @@ impl LeaseProbeService for StubServices {
 
     async fn watch_verdicts(
         &self,
-        request: Request<WatchVerdictsRequest>,
+        _: Request<WatchVerdictsRequest>,
     ) -> Result<Response<Self::WatchVerdictsStream>, Status> {
-        use watch_verdicts_response::Event;
-        let shoots = request.into_inner().shoots;
-        let message = |event| WatchVerdictsResponse {
-            position: position(),
-            event: Some(event),
-        };
-        let items = move |answers: &Answers| {
-            let found = answers
-                .verdicts
-                .iter()
-                .filter(|one| is_among(&shoots, &one.shoot));
-            found.cloned().map(Event::Upsert).map(message).collect()
-        };
-        self.live(items, |complete| message(Event::SnapshotComplete(complete)))
+        self.live(|answers| answers.verdicts.clone())
     }
 
     async fn get_verdict(
@@ -314,22 +313,9 @@ impl ScalingService for StubServices {
 
     async fn watch_scaling(
         &self,
-        request: Request<WatchScalingRequest>,
+        _: Request<WatchScalingRequest>,
     ) -> Result<Response<Self::WatchScalingStream>, Status> {
-        use watch_scaling_response::Event;
-        let shoots = request.into_inner().shoots;
-        let message = |event| WatchScalingResponse {
-            position: position(),
-            event: Some(event),
-        };
-        let items = move |answers: &Answers| {
-            let found = answers
-                .scalings
-                .iter()
-                .filter(|one| is_among(&shoots, &one.shoot));
-            found.cloned().map(Event::Upsert).map(message).collect()
-        };
-        self.live(items, |complete| message(Event::SnapshotComplete(complete)))
+        self.live(|answers| answers.scalings.clone())
     }
 
     async fn get_scaling(
@@ -445,7 +431,7 @@ impl WeederService for StubServices {
         &self,
         _: Request<WatchWeedersRequest>,
     ) -> Result<Response<Self::WatchWeedersStream>, Status> {
-        Err(Status::unimplemented("no command asks for it"))
+        self.live(|answers| answers.weeders.clone())
     }
 
     async fn get_weeder(&self, _: Request<GetWeederRequest>) -> Result<Response<GetWeederResponse>, Status> {

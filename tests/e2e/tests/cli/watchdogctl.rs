@@ -197,7 +197,9 @@ async fn healthy(fixture: &SandboxFixture, watchdogctl: &Watchdogctl, shoot: &Si
 
     let plan = watchdogctl.shown(&format!("plan {SHOOT} --direction down")).await;
     assert!(
-        plan.starts_with(&format!("{SHOOT} would be scaled down: ")),
+        plan.starts_with(&format!(
+            "{SHOOT} would NOT be scaled down, because its direction is "
+        )),
         "{plan}"
     );
     for name in [

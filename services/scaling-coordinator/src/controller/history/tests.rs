@@ -46,7 +46,7 @@ async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
     incidents.note_write(start + 2 * S, &write(KCM, Direction::Down), &RequestOutcome::Done);
     incidents.note_decision(start + 62 * S, &up);
     incidents.note_write(start + 62 * S, &write(KCM, Direction::Up), &RequestOutcome::Done);
-    log("a", &incidents.end(start + 62 * S + S / 2).unwrap());
+    log("a", &incidents.end(start + 62 * S + S / 2, up.direction).unwrap());
 
     (&*file).rewind().unwrap();
     let line: serde_json::Value = serde_json::from_reader(&*file).unwrap();
@@ -92,7 +92,7 @@ async fn an_incident_in_mode_observe_is_compared_with_what_others_scaled() {
         ..decide(start, [], StreamCounts::default())
     };
     incidents.note_decision(start + 50 * S, &up);
-    let ended = incidents.end(start + 60 * S).unwrap();
+    let ended = incidents.end(start + 60 * S, up.direction).unwrap();
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || measure(&ended));
     let shown = recorder.handle().render();

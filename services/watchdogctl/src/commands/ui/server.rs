@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_stream::stream;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -15,7 +16,6 @@ use axum::response::sse::{Event, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use futures::stream;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -202,46 +202,24 @@ fn is_own(address: SocketAddr, headers: &HeaderMap) -> bool {
 /// Why there is no stream.
 type StreamRefusal = (StatusCode, String);
 
-/// A stream to a page. It has no queue: it builds the next message when the page has taken the last one.
-struct PageStream {
-    seeds: Arc<[FollowedSeed]>,
-    seed: Arc<SeedState>,
-    ticks: Interval,
-    sent: Instant,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl PageStream {
-    /// A stream about the seed with the number of the query, `seed=1`; without one, about the first.
+impl PageState {
+    /// The seed with the number of the query, `seed=1`, and a place for a stream about it; without a query, the first.
     ///
     /// # Errors
     /// When there is no such seed, or there are too many streams.
-    fn open(state: PageState, query: Option<&str>) -> Result<Self, StreamRefusal> {
+    fn open(&self, query: Option<&str>) -> Result<(Arc<SeedState>, OwnedSemaphorePermit), StreamRefusal> {
         let number = query.map_or(Some(0), |query| {
             query.strip_prefix("seed=")?.parse::<usize>().ok()
         });
-        let seed = number.and_then(|number| state.seeds.get(number));
+        let seed = number.and_then(|number| self.seeds.get(number));
         let none = || (StatusCode::NOT_FOUND, "there is no such seed\n".to_owned());
         let seed = seed.ok_or_else(none)?.state.clone();
         let too_many = |_| {
             let text = format!("{MAX_STREAMS} streams are open. Close other tabs of this page.\n");
             (StatusCode::SERVICE_UNAVAILABLE, text)
         };
-        let permit = state.streams.try_acquire_owned().map_err(too_many)?;
-        let mut ticks = tokio::time::interval(PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Self {
-            seeds: state.seeds,
-            seed,
-            ticks,
-            sent: Instant::now(),
-            _permit: permit,
-        })
-    }
-
-    fn event(&mut self, json: String) -> Result<Event, Infallible> {
-        self.sent = Instant::now();
-        Ok(Event::default().data(json))
+        let permit = self.streams.clone().try_acquire_owned().map_err(too_many)?;
+        Ok((seed, permit))
     }
 
     /// The names of the seeds, each with its number of shoots that are cut off or scaled.
@@ -253,23 +231,33 @@ impl PageStream {
     }
 }
 
-/// The cells of all shoots, and then those that change.
+fn ticks() -> Interval {
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// The cells of all shoots, and then those that change. A stream has no queue: the next message is built when the page
+/// has taken the last one.
 async fn seed_stream(
     State(state): State<PageState>,
     RawQuery(query): RawQuery,
 ) -> Result<impl IntoResponse, StreamRefusal> {
-    let open = PageStream::open(state, query.as_deref())?;
-    let messages = stream::unfold((open, PageView::default()), |(mut open, mut page)| async move {
+    let (seed, permit) = state.open(query.as_deref())?;
+    let messages = stream! {
+        let _permit = permit;
+        let (mut ticks, mut page, mut sent) = (ticks(), PageView::default(), Instant::now());
         loop {
-            open.ticks.tick().await;
+            ticks.tick().await;
             let now = ClockReading::now();
-            let choices = open.choices(&now);
-            let (is_news, json) = page.next(&open.seed.model(), choices, &now);
-            if is_news || open.sent.elapsed() >= HEARTBEAT {
-                return Some((open.event(json), (open, page)));
+            let choices = state.choices(&now);
+            let (is_news, json) = page.next(&seed.model(), choices, &now);
+            if is_news || sent.elapsed() >= HEARTBEAT {
+                sent = Instant::now();
+                yield Ok::<_, Infallible>(Event::default().data(json));
             }
         }
-    });
+    };
     Ok(Sse::new(messages))
 }
 
@@ -279,11 +267,15 @@ async fn shoot_stream(
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<impl IntoResponse, StreamRefusal> {
-    let open = PageStream::open(state, query.as_deref())?;
-    let messages = stream::unfold((open, name), |(mut open, name)| async move {
-        open.ticks.tick().await;
-        let json = view::shoot_message(&open.seed.model(), &name, &ClockReading::now());
-        Some((open.event(json), (open, name)))
-    });
+    let (seed, permit) = state.open(query.as_deref())?;
+    let messages = stream! {
+        let _permit = permit;
+        let mut ticks = ticks();
+        loop {
+            ticks.tick().await;
+            let json = view::shoot_message(&seed.model(), &name, &ClockReading::now());
+            yield Ok::<_, Infallible>(Event::default().data(json));
+        }
+    };
     Ok(Sse::new(messages))
 }

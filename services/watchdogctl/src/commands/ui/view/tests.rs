@@ -7,10 +7,11 @@ use tokio::time::Instant;
 use watchdog_client::failure::{Failure, Reason};
 use watchdog_client::follow::{Received, Update};
 use watchdog_client::message::{COMPLETE, Completeness};
-use watchdog_proto::probe::v1::{Outcome, ZoneEvidence};
-use watchdog_proto::scaling::v1::Incident;
+use watchdog_proto::probe::v1::{Outcome, Verdict, ZoneEvidence};
+use watchdog_proto::scaling::v1::ShootScaling;
 
 use super::*;
+use crate::render::incident::tests::ended;
 use crate::render::testing;
 use crate::seed::model::MAX_SAMPLES;
 use crate::testing::assert_parts;
@@ -110,6 +111,33 @@ fn a_page_gets_the_seed_whenever_that_has_changed() {
 }
 
 #[test]
+fn texts_of_programs_are_printable() {
+    let now = at(Instant::now(), 0);
+    let name = "shoot--\u{202e}a\u{200b}".to_owned();
+    let mut model = following(&Program::ALL);
+    let verdict = Verdict {
+        message: "\u{1b}[31mred\u{202e}".to_owned(),
+        ..testing::verdict(&name, Outcome::Healthy)
+    };
+    let items = BTreeMap::from([(name, received(verdict, &now))]);
+    let missing = Completeness {
+        complete: false,
+        missing_replicas: vec!["replica\u{1b}-1".to_owned()],
+    };
+    model.on_verdicts(Update::Snapshot(items, missing), &now);
+    let seed = message(&model, &now);
+    assert_eq!(states(&seed)[0].0, "shoot-- a ");
+    let shoot = shoot_message(&model, "shoot-- a ", &now);
+    assert_parts(&shoot, &["\" [31mred \""]);
+    assert_parts(line(&seed, 0), &["INCOMPLETE: replica -1 not reached"]);
+    assert!(
+        (seed.to_string() + &shoot)
+            .chars()
+            .all(watchdog_api::text::is_printable)
+    );
+}
+
+#[test]
 fn a_shoot_is_gone_when_no_program_reports_it() {
     let now = at(Instant::now(), 0);
     let mut model = healthy(&["a", "b"], &now);
@@ -171,10 +199,24 @@ fn what_a_lost_program_reported_becomes_stale() {
     assert_eq!(line(&shown, 1), "scaling-coordinator connected");
 
     // Verdicts end by themselves, 12 s after the last one.
-    model.on_time(&at(start, 27));
     assert_eq!(states(&message(&model, &at(start, 27))), [("a", "healthy")]);
-    model.on_time(&at(start, 28));
     assert_eq!(states(&message(&model, &at(start, 28))), [("a", "stale")]);
+}
+
+/// As lease-probe sends it: without validity.
+#[test]
+fn a_shoot_is_skipped_while_lease_probe_reports() {
+    let start = Instant::now();
+    let skipped = Verdict {
+        valid_for: None,
+        ..testing::verdict("a", Outcome::Skipped)
+    };
+    let mut model = healthy(&["a"], &at(start, 0));
+    let update = Update::Upsert("a".to_owned(), received(skipped, &at(start, 0)));
+    model.on_verdicts(update, &at(start, 0));
+    model.on_verdicts(lost(), &at(start, 60));
+    assert_eq!(states(&message(&model, &at(start, 60))), [("a", "skipped")]);
+    assert_eq!(states(&message(&model, &at(start, 75))), [("a", "stale")]);
 }
 
 #[test]
@@ -191,12 +233,10 @@ fn a_program_that_is_not_followed_makes_nothing_stale() {
 fn after_the_machine_slept_nothing_is_healthy_until_it_is_renewed() {
     let start = Instant::now();
     let mut model = healthy(&["a"], &at(start, 0));
-    model.on_time(&at(start, 1));
     let woken = ClockReading {
         instant: start + Duration::from_secs(2),
         wall: at(start, 3_600).wall,
     };
-    model.on_time(&woken);
     assert_eq!(states(&message(&model, &woken)), [("a", "stale")]);
     let renewed = received(testing::verdict("a", Outcome::Healthy), &woken);
     model.on_verdicts(Update::Upsert("a".to_owned(), renewed), &woken);
@@ -247,10 +287,7 @@ fn a_shoot_has_its_messages_how_long_the_verdict_is_valid_and_what_happened() {
     let expired = received(testing::verdict("a", Outcome::LeasesExpired), &now);
     model.on_verdicts(Update::Upsert("a".to_owned(), expired), &now);
     let scaling = ShootScaling {
-        last_incident: Some(Incident {
-            verdict_to_restored: testing::seconds(312),
-            ..Incident::default()
-        }),
+        last_incident: Some(ended()),
         ..testing::scaling_down("a")
     };
     model.on_scaling(Update::Upsert("a".to_owned(), received(scaling, &now)), &now);
@@ -267,8 +304,11 @@ fn a_shoot_has_its_messages_how_long_the_verdict_is_valid_and_what_happened() {
             (&incident["isRunning"], &incident["length"]),
             (&false.into(), &312.0.into())
         );
-        assert_eq!(incident["moments"][1]["what"], "everything restored");
-        assert_eq!(incident["moments"][1]["after"], 312.0);
+        let last = incident["moments"].as_array().unwrap().last().unwrap();
+        assert_eq!(
+            (&last["what"], &last["after"]),
+            (&"everything restored".into(), &312.0.into())
+        );
     }
     let unknown: Value = serde_json::from_str(&shoot_message(&model, "b", &now)).unwrap();
     assert_eq!((&unknown["name"], &unknown["state"]), (&"b".into(), &Value::Null));
