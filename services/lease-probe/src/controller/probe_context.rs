@@ -8,7 +8,7 @@ use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 
-use crate::cluster::answer_budget::SharedLimits;
+use crate::cluster::limits::SharedLimits;
 use crate::domain::schedule::ProbePace;
 
 /// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
