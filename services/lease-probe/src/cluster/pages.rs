@@ -38,8 +38,8 @@ impl PageSize {
         Self(I::LARGEST_PAGE)
     }
 
-    /// Shrinks after a list that failed because a page was too large, or too large for the memory that was left. Returns
-    /// false after any other failure, and if it is the smallest already.
+    /// Shrinks after a list that failed because a page was too large, or too large for the memory that was left.
+    /// Returns false after any other failure, and if it is the smallest already.
     pub(super) fn shrink_after(&mut self, failure: &ProbeFailure) -> bool {
         let before = self.0;
         // Smaller pages do not make the whole list smaller.
