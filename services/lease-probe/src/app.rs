@@ -116,7 +116,10 @@ pub fn start(
         },
     );
     let probing = manager.clone().run(rules.clone(), base.draining.clone());
-    base.tasks.critical("reconfigure", endless(probing));
+    base.tasks.critical("reconfigure", async {
+        probing.await;
+        Ok(())
+    });
     spawn_watches(base, replica, &manager, &rules);
     let changed = manager.clone();
     let on_cluster_change = Box::new(move |change: &Change<Cluster>| changed.cluster_changed(change));
@@ -145,12 +148,6 @@ pub fn start(
     (Arc::new(VerdictCollector(manager)), view, on_cluster_change)
 }
 
-/// A task that never fails, as a critical one.
-async fn endless(task: impl Future<Output = ()>) -> anyhow::Result<()> {
-    task.await;
-    Ok(())
-}
-
 /// Watches the Secrets of the seed, and checks the permissions for all that is read there.
 fn spawn_watches(
     base: &ServiceBuilder,
@@ -158,26 +155,24 @@ fn spawn_watches(
     manager: &Arc<ProberManager>,
     rules: &watch::Receiver<Arc<ProberConfig>>,
 ) {
-    let shared = || {
-        (
-            replica.seed.clone(),
-            base.readiness.clone(),
-            base.draining.clone(),
-        )
-    };
+    let (seed, readiness, stop) = (&replica.seed, &base.readiness, &base.draining);
     for endpoint in [Endpoint::Internal, Endpoint::External] {
-        let ((seed, readiness, stop), manager) = (shared(), manager.clone());
+        let manager = manager.clone();
         let on_change = move |change| manager.kubeconfig_changed(endpoint, change);
+        let (seed, readiness, stop) = (seed.clone(), readiness.clone(), stop.clone());
         let watch = watches::kubeconfigs(seed, endpoint, rules.clone(), readiness, stop, on_change);
         base.tasks.critical(watches::watch_name(endpoint), watch);
     }
-    let (seed, readiness, stop) = shared();
     let (of_replica, config) = (replica.permissions.clone(), rules.clone());
     let needed = move || permissions::permissions(&config.borrow(), &of_replica);
-    base.tasks.critical(
-        "permissions",
-        preflight(seed, readiness, needed, rules.clone(), stop),
+    let check = preflight(
+        seed.clone(),
+        readiness.clone(),
+        needed,
+        rules.clone(),
+        stop.clone(),
     );
+    base.tasks.critical("permissions", check);
 }
 
 /// Follows the live members and which of them answer, or who leads: this replica alone, or nobody here.
@@ -211,8 +206,7 @@ fn follow_members(
                         .borrow_and_update()
                         .as_ref()
                         .is_some_and(|leader| leader.name == me);
-                    let current = LiveMembers::new(leads.then(|| (me.clone(), true)));
-                    publish_if_changed(&live, &current);
+                    publish_if_changed(&live, &LiveMembers::new(leads.then(|| (me.clone(), true))));
                     if leader.changed().await.is_err() {
                         break;
                     }

@@ -5,21 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use http_body_util::BodyExt;
 use tokio::time::{Instant, timeout};
 use watchdog_kube::client::retry_after;
-use watchdog_runtime::failure::chain;
 
-use super::answer_budget::{AnswerBuffer, SharedLimits};
-use super::kubeconfig::Access;
-use super::start_limiter::StartPermit;
-use super::transport::{AnswerKind, ApiRequest, Budget, Connector, Link, Suspicion};
-use crate::domain::outcome::{ProbeFailure, code_label, quote};
+use super::kubeconfig::{Access, Kubeconfig};
+use super::limits::{Answer, CONNECT_HELD_FOR, SharedLimits, begin};
+use super::transport::{ApiRequest, Budget, Connector, Link, Suspicion};
+use crate::domain::outcome::{ProbeFailure, code_label};
 use crate::metrics::{CONNECTIONS, CodeLabel, ConnectResult, SHOOT_REQUESTS};
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
 /// other limit by which it is judged start when the connection attempt does.
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// If an answer does not begin within this time, and twice the time of the last one, the API server or the way to it
 /// may be away. An API server that is always slow is also slow for kubelets, but it answers.
@@ -44,7 +41,7 @@ pub struct ApiResponse {
     /// `Retry-After` in seconds, where it is there.
     pub retry_after: Option<Duration>,
     /// The whole body.
-    pub body: AnswerBuffer,
+    pub body: Answer,
 }
 
 /// Sends requests to one API server over one connection, which is opened when it is needed and kept.
@@ -52,13 +49,13 @@ pub struct CachedConnection<C: Connector> {
     connector: C,
     /// Those that it shares with all others.
     pub(super) limits: Arc<SharedLimits>,
-    // With the digest of its kubeconfig; none before the first.
-    target: Option<(u64, C::Target)>,
+    // None before the first.
+    kubeconfig: Option<Arc<Kubeconfig>>,
     link: Option<C::Link>,
-    // When the last response came, how long its head took, and how many came over this connection.
-    answered_at: Option<Instant>,
+    // How long the head of the last response took.
     latency: Duration,
-    answers: u32,
+    // When the response came that is the only one over this connection.
+    only_answer_at: Option<Instant>,
     // The last connection ended right after its only response.
     ended_after_answer: bool,
     suspicion: Option<Suspicion>,
@@ -70,11 +67,10 @@ impl<C: Connector> CachedConnection<C> {
         Self {
             connector,
             limits,
-            target: None,
+            kubeconfig: None,
             link: None,
-            answered_at: None,
             latency: Duration::ZERO,
-            answers: 0,
+            only_answer_at: None,
             ended_after_answer: false,
             suspicion: None,
         }
@@ -87,17 +83,12 @@ impl<C: Connector> CachedConnection<C> {
     /// When it cannot be used.
     pub fn set_kubeconfig(&mut self, access: &Access) -> Result<(), ProbeFailure> {
         let kubeconfig = access.as_ref().map_err(Clone::clone)?;
-        if self
-            .target
-            .as_ref()
-            .is_none_or(|(digest, _)| *digest != kubeconfig.digest)
-        {
-            let suspicion = self.take_suspicion();
+        if self.kubeconfig.as_ref() != Some(kubeconfig) {
             *self = Self {
-                suspicion,
+                suspicion: self.take_suspicion(),
+                kubeconfig: Some(kubeconfig.clone()),
                 ..Self::new(self.connector.clone(), self.limits.clone())
             };
-            self.target = Some((kubeconfig.digest, self.connector.target(&kubeconfig.access)?));
         }
         Ok(())
     }
@@ -123,7 +114,7 @@ impl<C: Connector> CachedConnection<C> {
                 match timeout(SLOW.max(2 * self.latency), &mut head).await {
                     Ok(head) => head.ok(),
                     Err(_) => {
-                        self.suspect(Suspicion::silent_at(sent));
+                        self.suspect(sent, true);
                         let mut anew = Box::pin(self.request_anew(request, budget));
                         tokio::select! {
                             biased;
@@ -137,10 +128,10 @@ impl<C: Connector> CachedConnection<C> {
                 }
             };
             if let Some(response) = head {
-                let read = self.read(link, sent, response, request.answer, budget);
-                return timeout(budget.limit, read)
-                    .await
-                    .unwrap_or(Err(ProbeFailure::Timeout(budget.limit)));
+                let answer = self.read(link, sent, response, request.most, budget);
+                let answer = within(budget.limit, answer).await;
+                self.only_answer_at = None;
+                return answer;
             }
             // The server may have closed it while it was idle, or go away in the middle (GOAWAY): a new one shows
             // whether it lives. That the connection has ended, and how, is noted right after the request has failed.
@@ -161,17 +152,32 @@ impl<C: Connector> CachedConnection<C> {
         request: &ApiRequest,
         budget: Budget,
     ) -> Result<ApiResponse, ProbeFailure> {
-        if let Some((_, target)) = &self.target {
-            let resolved = self.connector.resolve(target);
-            budget.wait(resolved, ProbeFailure::slow_lookup).await??;
-        }
+        let none = || ProbeFailure::Kubeconfig("there is none yet".to_owned());
+        let kubeconfig = self.kubeconfig.clone().ok_or_else(none)?;
+        let resolved = self.connector.resolve(&kubeconfig);
+        budget.wait(resolved, ProbeFailure::slow_lookup).await??;
         let limits = self.limits.clone();
         let permit = limits.connect.acquire();
         let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
-        let answer = self.request_fresh(permit, request, budget);
-        timeout(budget.limit, answer)
-            .await
-            .unwrap_or(Err(ProbeFailure::Timeout(budget.limit)))
+        let answer = async {
+            let began = Instant::now();
+            let opened = within(CONNECT_TIMEOUT, self.connector.open(&kubeconfig));
+            let opened = begin(permit, CONNECT_HELD_FOR, opened).await;
+            CONNECTIONS.inc(match opened {
+                Ok(_) => ConnectResult::Opened,
+                Err(_) => ConnectResult::Failed,
+            });
+            if began.elapsed() > SLOW {
+                self.suspect(began, true);
+            }
+            let mut link = opened?;
+            let sent = Instant::now();
+            let response = link.send(request).await?;
+            let answer = self.read(link, sent, response, request.most, budget).await?;
+            self.only_answer_at = Some(answer.received);
+            Ok(answer)
+        };
+        within(budget.limit, answer).await
     }
 
     /// Drops the connection, so that the next request opens another.
@@ -199,9 +205,14 @@ impl<C: Connector> CachedConnection<C> {
         self.suspicion.take()
     }
 
-    /// Notes a reason to believe that the server was away; the first one counts.
-    pub fn suspect(&mut self, suspicion: Suspicion) {
-        self.suspicion.get_or_insert(suspicion);
+    /// Notes that something failed at that time, or that a request of that time got no answer in time. The first reason
+    /// to believe that the server was away counts.
+    pub fn suspect(&mut self, since: Instant, silent: bool) {
+        self.suspicion.get_or_insert(Suspicion {
+            since,
+            silent,
+            noticed: true,
+        });
     }
 
     /// The cached connection if it can be used.
@@ -218,48 +229,19 @@ impl<C: Connector> CachedConnection<C> {
     fn note_end(&mut self, link: &C::Link) {
         let Some(end) = link.end() else {
             // It broke right now, and its end is not recorded yet.
-            return self.suspect(Suspicion::noticed_at(Instant::now()));
+            return self.suspect(Instant::now(), false);
         };
         let after_answer = self.is_after_only_answer(end);
         let before = std::mem::replace(&mut self.ended_after_answer, after_answer);
         if !(before && after_answer) {
-            self.suspect(end);
+            self.suspicion.get_or_insert(end);
         }
     }
 
     /// Returns true if a connection was closed right after its only answer.
     fn is_after_only_answer(&self, end: Suspicion) -> bool {
         let is_soon = |answered| end.since.saturating_duration_since(answered) < HABITUAL;
-        !end.silent && self.answers == 1 && self.answered_at.is_some_and(is_soon)
-    }
-
-    /// Sends a request over a new connection.
-    async fn request_fresh(
-        &mut self,
-        permit: StartPermit<'_>,
-        request: &ApiRequest,
-        budget: Budget,
-    ) -> Result<ApiResponse, ProbeFailure> {
-        let Some((_, target)) = &self.target else {
-            return Err(ProbeFailure::Kubeconfig("there is none yet".to_owned()));
-        };
-        let began = Instant::now();
-        let opened = permit.during(timeout(CONNECT_TIMEOUT, self.connector.open(target)));
-        let opened = opened
-            .await
-            .unwrap_or(Err(ProbeFailure::Timeout(CONNECT_TIMEOUT)));
-        CONNECTIONS.inc(match opened {
-            Ok(_) => ConnectResult::Opened,
-            Err(_) => ConnectResult::Failed,
-        });
-        if began.elapsed() > SLOW {
-            self.suspect(Suspicion::silent_at(began));
-        }
-        let mut link = opened?;
-        self.answers = 0;
-        let sent = Instant::now();
-        let response = link.send(request).await?;
-        self.read(link, sent, response, request.answer, budget).await
+        !end.silent && self.only_answer_at.is_some_and(is_soon)
     }
 
     async fn read(
@@ -267,32 +249,29 @@ impl<C: Connector> CachedConnection<C> {
         link: C::Link,
         sent: Instant,
         response: http::Response<<C::Link as Link>::Body>,
-        kind: AnswerKind,
+        most: usize,
         budget: Budget,
     ) -> Result<ApiResponse, ProbeFailure> {
         self.latency = sent.elapsed();
-        let (head, mut parts) = response.into_parts();
-        let mut body = AnswerBuffer::new(self.limits.clone(), kind);
-        while let Some(part) = body.next(parts.frame()).await? {
-            let part = part.map_err(|e| {
-                ProbeFailure::Connect(format!("the answer was cut off: {}", quote(&chain(&e))))
-            })?;
-            if let Ok(data) = part.into_data() {
-                link.consumed(data.len());
-                body.append(&data, budget).await?;
-            }
-        }
-        let received = Instant::now();
-        self.answered_at = Some(received);
-        self.answers = self.answers.saturating_add(1);
+        let (head, body) = response.into_parts();
+        let body = self.limits.read(body, most, budget).await?;
         self.link = Some(link);
         SHOOT_REQUESTS.inc(CodeLabel(code_label(head.status.as_u16())));
         Ok(ApiResponse {
             sent,
-            received,
+            received: Instant::now(),
             status: head.status,
             retry_after: retry_after(&head.headers, None),
             body,
         })
     }
+}
+
+async fn within<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, ProbeFailure>>,
+) -> Result<T, ProbeFailure> {
+    timeout(limit, answer)
+        .await
+        .unwrap_or(Err(ProbeFailure::Timeout(limit)))
 }

@@ -11,30 +11,27 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use http::{Request, header};
+use http::{Request, Response, header};
 use http_body_util::Empty;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use rustls::pki_types::ServerName;
-use rustls::{CertificateError, ClientConfig, OtherError};
-use secrecy::{ExposeSecret, SecretString};
-use tokio::io::{AsyncRead, AsyncReadExt as _, ReadBuf, Take};
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
 use tracing::Span;
-use watchdog_api::kubeconfig::ShootAccess;
-use watchdog_api::protobuf;
 use watchdog_certificates::Refusal;
 use watchdog_runtime::failure::{chain, is_local_limit};
 
-use super::resolver::HostLookup;
-use super::tls;
-use super::transport::{AnswerKind, ApiRequest, Connector, Link, Suspicion};
+use super::kubeconfig::Kubeconfig;
+use super::transport::{ApiRequest, Connector, Link, Suspicion};
 use crate::domain::address::refused_kind;
 use crate::domain::outcome::{ProbeFailure, quote};
+
+const USER_AGENT: &str = concat!("lease-probe/", env!("CARGO_PKG_VERSION"));
 
 /// A silent connection is asked for a sign of life this often (HTTP/2 PING), also while no probe runs, and given up
 /// when none comes within [`PING_TIMEOUT`].
@@ -46,11 +43,14 @@ const PING_TIMEOUT: Duration = Duration::from_secs(4);
 /// A ping that waits for longer than this when the connection ends found a server that hung before.
 const LATE_PONG: Duration = Duration::from_millis(500);
 
-/// The bytes that a server may send before they are read, which no budget counts. A list of 8 MB comes in 2 s over a
-/// way of 50 ms.
+/// The bytes that a server of HTTP/2 may send before they are read, which no budget counts. A list of 8 MB comes in 2 s
+/// over a way of 50 ms.
 const RECEIVE_WINDOW: u32 = 256 * 1024;
 
-/// The most bytes of the headers of an answer.
+/// The same for HTTP/1.1, for which it also bounds the headers. hyper's buffer has up to twice this size.
+const READ_BUFFER: usize = 64 * 1024;
+
+/// The most bytes of the headers of an answer over HTTP/2.
 const MAX_HEADERS: u32 = 16 * 1024;
 
 /// When one address has not answered for this time, the next one is tried beside it.
@@ -59,13 +59,9 @@ const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 /// Of the addresses of a name, this many are tried.
 const MOST_ADDRESSES: usize = 8;
 
-/// The bytes that a server may send from one request to the next beside what was taken of its answer: headers, frames,
-/// pings, and what fills [`RECEIVE_WINDOW`]. One that sends more keeps this process busy with what nobody asked for.
+/// The bytes that a server may send from one request to the next beside the largest answer: headers, frames and pings.
+/// One that sends more keeps this process busy with what nobody asked for.
 const OVERHEAD: usize = 512 * 1024;
-
-/// The most bytes of one read. hyper doubles its buffer beyond its own limit, so that one read could use up
-/// [`OVERHEAD`].
-const READ_AT_ONCE: u64 = 64 * 1024;
 
 /// Connects to the servers of kubeconfigs.
 #[derive(Debug, Clone, Copy)]
@@ -74,25 +70,11 @@ pub struct HttpConnector {
     pub allow_local_addresses: bool,
 }
 
-/// The server address, TLS configuration and credentials of one kubeconfig.
-#[derive(Debug)]
-pub struct HttpTarget {
-    name: HostLookup,
-    /// Host and, if it has one, port of the server URL.
-    authority: String,
-    /// Path of the server URL, without a slash at its end.
-    prefix: String,
-    tls: Arc<ClientConfig>,
-    server_name: ServerName<'static>,
-    /// The `Authorization` header of every request.
-    authorization: Option<header::HeaderValue>,
-}
-
 /// An open connection.
 #[derive(Debug)]
 pub struct HttpLink {
     sender: Sender,
-    target: Arc<HttpTarget>,
+    server: Arc<Kubeconfig>,
     last_read: Arc<Mutex<LastRead>>,
     end: watch::Receiver<Option<Suspicion>>,
 }
@@ -104,63 +86,29 @@ enum Sender {
 }
 
 impl Connector for HttpConnector {
-    type Target = Arc<HttpTarget>;
     type Link = HttpLink;
 
-    fn target(&self, access: &ShootAccess) -> Result<Arc<HttpTarget>, ProbeFailure> {
-        let (tls, server_name) = tls::build(access)?;
-        let bad = |what: &str| ProbeFailure::Kubeconfig(what.to_owned());
-        let authority = access
-            .server
-            .authority()
-            .ok_or_else(|| bad("the server URL has no host"))?;
-        let port = authority.port_u16().unwrap_or(443);
-        let host = authority.host();
-        Ok(Arc::new(HttpTarget {
-            name: HostLookup::new(host.trim_start_matches('[').trim_end_matches(']'), port),
-            // As Go sends it: a port only where the URL has one. Some proxies choose the server by it.
-            authority: authority.as_str().trim_end_matches(':').to_owned(),
-            prefix: access.server.path().trim_end_matches('/').to_owned(),
-            tls,
-            server_name,
-            authorization: access
-                .credentials
-                .token
-                .as_ref()
-                .map(bearer)
-                .transpose()
-                .map_err(|_| bad("the token has characters that no HTTP header can carry"))?,
-        }))
-    }
-
-    async fn resolve(&self, target: &Arc<HttpTarget>) -> Result<(), ProbeFailure> {
+    async fn resolve(&self, server: &Kubeconfig) -> Result<(), ProbeFailure> {
         // The resolver does not say so when it lacks a file descriptor itself.
-        target
-            .name
-            .resolve(MOST_ADDRESSES)
-            .await
-            .map_err(|error| match out_of_file_descriptors() {
-                Some(limit) => target.unreachable(&limit),
-                None => ProbeFailure::NameLookup(format!("{}: {error}", target.name.host())),
-            })
+        let resolved = server.host.resolve(MOST_ADDRESSES).await;
+        resolved.map_err(|error| match out_of_file_descriptors() {
+            Some(limit) => cannot_connect(server, &limit),
+            None => ProbeFailure::NameLookup(format!("{}: {error}", server.host.name)),
+        })
     }
 
-    async fn open(&self, target: &Arc<HttpTarget>) -> Result<HttpLink, ProbeFailure> {
-        let tcp = self.connect(target).await?;
-        tcp.set_nodelay(true).map_err(|e| target.unreachable(&e))?;
-        let connector = tokio_rustls::TlsConnector::from(target.tls.clone());
-        let tls = connector
-            .connect(target.server_name.clone(), tcp)
-            .await
-            .map_err(|e| match tls_error(&e) {
-                Some(error) => ProbeFailure::Tls(error),
-                None => target.unreachable(&e),
-            })?;
+    async fn open(&self, server: &Arc<Kubeconfig>) -> Result<HttpLink, ProbeFailure> {
+        let addresses = self.allowed(server)?;
+        let unreachable = |error: io::Error| cannot_connect(server, &error);
+        let tcp = connect_first(&addresses).await.map_err(unreachable)?;
+        tcp.set_nodelay(true).map_err(unreachable)?;
+        let tls = TlsConnector::from(server.tls.clone()).connect(server.server_name.clone(), tcp);
+        let tls = { tls.await }.map_err(|e| tls_error(&e).unwrap_or_else(|| unreachable(e)))?;
         let h2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
         let last_read = Arc::new(Mutex::new(LastRead::now()));
         let (reader, writer) = tokio::io::split(tls);
         let reader = ReadClock {
-            reader: reader.take(READ_AT_ONCE),
+            reader,
             last_read: last_read.clone(),
         };
         let io = TokioIo::new(tokio::io::join(reader, writer));
@@ -181,7 +129,7 @@ impl Connector for HttpConnector {
             Sender::H2(sender)
         } else {
             let (sender, connection) = http1::Builder::new()
-                .max_buf_size(RECEIVE_WINDOW as usize)
+                .max_buf_size(READ_BUFFER)
                 .handshake(io)
                 .await
                 .map_err(broken)?;
@@ -190,7 +138,7 @@ impl Connector for HttpConnector {
         };
         Ok(HttpLink {
             sender,
-            target: target.clone(),
+            server: server.clone(),
             last_read,
             end,
         })
@@ -198,20 +146,24 @@ impl Connector for HttpConnector {
 }
 
 impl HttpConnector {
-    /// Connects to the first of the addresses that answers.
-    async fn connect(&self, target: &HttpTarget) -> Result<TcpStream, ProbeFailure> {
-        let (refused, allowed): (Vec<SocketAddr>, Vec<SocketAddr>) = target
-            .name
-            .addresses()
-            .into_iter()
-            .partition(|address| !self.allow_local_addresses && refused_kind(address.ip()).is_some());
-        match refused.first().map(SocketAddr::ip) {
-            Some(address) if allowed.is_empty() => Err(ProbeFailure::AddressRefused {
-                host: target.name.host().to_owned(),
+    /// The addresses of the server to which a connection may be opened.
+    fn allowed(self, server: &Kubeconfig) -> Result<Vec<SocketAddr>, ProbeFailure> {
+        let mut refused = None;
+        let mut addresses = server.host.addresses();
+        addresses.retain(|address| match refused_kind(address.ip()) {
+            Some(kind) if !self.allow_local_addresses => {
+                refused.get_or_insert((address.ip(), kind));
+                false
+            }
+            _ => true,
+        });
+        match refused {
+            Some((address, kind)) if addresses.is_empty() => Err(ProbeFailure::AddressRefused {
+                host: server.host.name.clone(),
                 address,
-                kind: refused_kind(address).unwrap_or_default(),
+                kind,
             }),
-            _ => connect_first(&allowed).await.map_err(|e| target.unreachable(&e)),
+            _ => Ok(addresses),
         }
     }
 }
@@ -220,33 +172,29 @@ impl HttpConnector {
 /// [`ATTEMPT_DELAY`] after the one before, or when one before has failed. The error is the last one.
 async fn connect_first(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut failure = io::Error::other("it has no address");
-    let mut waiting = addresses.iter();
     let mut attempts = FuturesUnordered::new();
-    loop {
-        match waiting.next() {
-            Some(address) => attempts.push(TcpStream::connect(*address)),
-            None if attempts.is_empty() => return Err(failure),
-            None => {}
-        }
-        tokio::select! {
-            Some(attempt) = attempts.next() => match attempt {
-                Ok(stream) => return Ok(stream),
-                // The other addresses lack it, too.
-                Err(error) if is_local_limit(&error) => return Err(error),
-                Err(error) => failure = error,
-            },
-            () = sleep(ATTEMPT_DELAY), if waiting.len() > 0 => {}
+    for address in addresses {
+        attempts.push(TcpStream::connect(*address));
+        match timeout(ATTEMPT_DELAY, attempts.next()).await {
+            Ok(Some(Ok(stream))) => return Ok(stream),
+            Ok(Some(Err(error))) => failure = error,
+            Ok(None) | Err(_) => {}
         }
     }
+    while let Some(attempt) = attempts.next().await {
+        match attempt {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
-impl HttpTarget {
-    fn unreachable(&self, error: &io::Error) -> ProbeFailure {
-        if is_local_limit(error) {
-            return ProbeFailure::LocalLimit(error.to_string());
-        }
-        ProbeFailure::Connect(format!("{}: {error}", self.authority))
+fn cannot_connect(server: &Kubeconfig, error: &io::Error) -> ProbeFailure {
+    if is_local_limit(error) {
+        return ProbeFailure::LocalLimit(error.to_string());
     }
+    ProbeFailure::Connect(format!("{}: {error}", server.authority))
 }
 
 /// The error that opening any file gives, if no file descriptor is left.
@@ -307,7 +255,7 @@ impl LastRead {
 
 /// Notes when something was read last, and ends a connection on which more comes than was asked for.
 struct ReadClock<R> {
-    reader: Take<R>,
+    reader: R,
     last_read: Arc<Mutex<LastRead>>,
 }
 
@@ -318,12 +266,11 @@ impl<R: AsyncRead + Unpin> AsyncRead for ReadClock<R> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        self.reader.set_limit(READ_AT_ONCE);
         let read = Pin::new(&mut self.reader).poll_read(cx, buf);
         if read.is_ready() {
+            let bytes = buf.filled().len() - before;
             let mut last_read = self.last_read.lock();
             last_read.anything = Instant::now();
-            let bytes = buf.filled().len() - before;
             if bytes > 0 {
                 last_read.bytes = last_read.anything;
             }
@@ -341,8 +288,8 @@ impl<R: AsyncRead + Unpin> AsyncRead for ReadClock<R> {
 impl Link for HttpLink {
     type Body = Incoming;
 
-    async fn send(&mut self, request: &ApiRequest) -> Result<http::Response<Self::Body>, ProbeFailure> {
-        self.last_read.lock().allowance = OVERHEAD;
+    async fn send(&mut self, request: &ApiRequest) -> Result<Response<Incoming>, ProbeFailure> {
+        self.last_read.lock().allowance = request.most + OVERHEAD;
         let request = self.build(request)?;
         let response = match &mut self.sender {
             Sender::H1(h1) => {
@@ -357,10 +304,6 @@ impl Link for HttpLink {
         response.map_err(broken)
     }
 
-    fn consumed(&self, bytes: usize) {
-        self.last_read.lock().allowance += bytes;
-    }
-
     fn end(&self) -> Option<Suspicion> {
         *self.end.borrow()
     }
@@ -373,24 +316,16 @@ impl Link for HttpLink {
 
 impl HttpLink {
     fn build(&self, request: &ApiRequest) -> Result<Request<Empty<Bytes>>, ProbeFailure> {
-        let HttpTarget {
-            authority,
-            prefix,
-            authorization,
-            ..
-        } = &*self.target;
-        let path = format!("{prefix}{}", request.path);
+        let server = &*self.server;
+        let path = format!("{}{}", server.prefix, request.path);
         let mut builder = Request::builder()
-            .header(header::ACCEPT, accepted(request.answer))
-            .header(
-                header::USER_AGENT,
-                concat!("lease-probe/", env!("CARGO_PKG_VERSION")),
-            );
+            .header(header::ACCEPT, request.accept)
+            .header(header::USER_AGENT, USER_AGENT);
         builder = match self.sender {
-            Sender::H1(_) => builder.uri(path).header(header::HOST, authority),
-            Sender::H2(_) => builder.uri(format!("https://{authority}{path}")),
+            Sender::H1(_) => builder.uri(path).header(header::HOST, &server.authority),
+            Sender::H2(_) => builder.uri(format!("https://{}{path}", server.authority)),
         };
-        if let Some(authorization) = authorization {
+        if let Some(authorization) = &server.authorization {
             builder = builder.header(header::AUTHORIZATION, authorization);
         }
         builder
@@ -399,32 +334,12 @@ impl HttpLink {
     }
 }
 
-/// The media types of an answer. Leases are listed all the time, the rest seldom.
-const fn accepted(answer: AnswerKind) -> &'static str {
-    match answer {
-        AnswerKind::Leases => protobuf::ACCEPT,
-        AnswerKind::Small | AnswerKind::Nodes => "application/json",
-    }
-}
-
-fn bearer(token: &SecretString) -> Result<header::HeaderValue, header::InvalidHeaderValue> {
-    let mut value = header::HeaderValue::from_str(&format!("Bearer {}", token.expose_secret()))?;
-    value.set_sensitive(true);
-    Ok(value)
-}
-
 /// The TLS error inside an I/O error, if that is what it is.
-fn tls_error(error: &io::Error) -> Option<String> {
+fn tls_error(error: &io::Error) -> Option<ProbeFailure> {
     let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
     // A refusal is short and names the remedy at its end.
-    match error {
-        rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(refusal)))
-            if refusal.is::<Refusal>() =>
-        {
-            Some(refusal.to_string())
-        }
-        other => Some(quote(&chain(other))),
-    }
+    let text = Refusal::of(error).map_or_else(|| quote(&chain(error)), Refusal::to_string);
+    Some(ProbeFailure::Tls(text))
 }
 
 fn broken(error: hyper::Error) -> ProbeFailure {

@@ -10,11 +10,12 @@ use http::StatusCode;
 use http_body_util::BodyExt;
 use kube::client::Body;
 use kube::core::Status;
-use watchdog_api::list::{Item, ItemList};
+use watchdog_api::list::ItemList;
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names;
 use watchdog_kube::client::{RequestError, request_within, retry_after};
 
+use super::pages::well_formed;
 use crate::domain::outcome::ProbeFailure;
 
 /// A list of the machines on the seed that takes longer has most likely lost its connection, and the next one answers
@@ -53,16 +54,8 @@ pub async fn list(
     if !head.status.is_success() {
         return Err(refusal(&head, &body));
     }
-    let list = ItemList::<MachineItem>::from_slice(&body);
-    let list = list.map_err(|e| ProbeFailure::Machines(e.to_string()))?;
-    let machine = |item| match item {
-        Item::Ok(machine) => Ok(machine),
-        Item::Malformed { name, reason } => Err(ProbeFailure::Machines(format!(
-            "machine {} is malformed: {reason}",
-            name.unwrap_or_default()
-        ))),
-    };
-    list.items.into_iter().map(machine).collect()
+    let list = ItemList::from_slice(&body).map_err(|e| ProbeFailure::Machines(e.to_string()))?;
+    well_formed(list.items, "machine").map_err(ProbeFailure::Machines)
 }
 
 fn refusal(head: &http::response::Parts, body: &[u8]) -> ProbeFailure {

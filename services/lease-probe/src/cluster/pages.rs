@@ -1,7 +1,5 @@
 //! Lists of a shoot, read in pages that fit the memory for answers.
 
-use std::sync::Arc;
-
 use http::StatusCode;
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -12,9 +10,9 @@ use watchdog_api::node::{NodeCondition, NodeItem};
 use watchdog_api::protobuf;
 use watchdog_kube::watch::LIST_PAGE;
 
-use super::answer_budget::KeptLists;
 use super::connection::{ApiResponse, CachedConnection};
-use super::transport::{AnswerKind, ApiRequest, Budget, Connector};
+use super::limits::{KeptLists, LARGEST_ANSWER};
+use super::transport::{ApiRequest, Budget, Connector, JSON};
 use crate::domain::outcome::{ProbeFailure, ShootPermission, quote};
 
 /// The most objects that are asked for at once.
@@ -40,17 +38,12 @@ impl PageSize {
         Self(I::LARGEST_PAGE)
     }
 
-    /// Shrinks after a list of this kind that failed because an answer was too large, or too large for the memory that
-    /// was left. Returns false after any other failure, and if it is the smallest already.
-    pub(super) fn shrink_after(&mut self, failure: &ProbeFailure, kind: AnswerKind) -> bool {
-        let is_too_large = match failure {
-            // Smaller pages do not make the whole list smaller.
-            ProbeFailure::AnswerTooLarge(limit) => *limit == kind.limit(),
-            ProbeFailure::NoAnswerMemory(_) => true,
-            _ => false,
-        };
+    /// Shrinks after a list that failed because a page was too large, or too large for the memory that was left.
+    /// Returns false after any other failure, and if it is the smallest already.
+    pub(super) fn shrink_after(&mut self, failure: &ProbeFailure) -> bool {
         let before = self.0;
-        if is_too_large {
+        // Smaller pages do not make the whole list smaller.
+        if let ProbeFailure::AnswerTooLarge(LARGEST_ANSWER) | ProbeFailure::NoAnswerMemory(_) = failure {
             self.0 = (before / 4).max(SMALLEST_PAGE);
         }
         self.0 < before
@@ -58,7 +51,7 @@ impl PageSize {
 
     /// After a list whose largest page had this many bytes. Grows only if twice as much is far from the limit.
     fn grow<I: Listable>(&mut self, largest: usize) {
-        if largest < I::ANSWER.limit() / 4 {
+        if largest < LARGEST_ANSWER / 4 {
             self.0 = (2 * self.0).min(I::LARGEST_PAGE);
         }
     }
@@ -78,8 +71,8 @@ pub(super) struct Listed<I> {
 pub(super) trait Listable: Sized {
     /// Where it is listed.
     const PATH: &'static str;
-    /// The kind of answer that a page is.
-    const ANSWER: AnswerKind;
+    /// The media types of a page.
+    const ACCEPT: &'static str;
     /// The most of them that are asked for at once.
     const LARGEST_PAGE: usize;
     /// The most bytes of all pages of a list.
@@ -90,16 +83,14 @@ pub(super) trait Listable: Sized {
     /// Decodes a page.
     fn page(bytes: &[u8]) -> Result<ItemList<Self>, ListError>;
 
-    /// Drops what no rule reads.
-    fn trim(&mut self) {}
-
-    /// The memory that it takes beside itself.
-    fn heap_size(&self) -> usize;
+    /// Drops what no rule reads. Returns the memory that the rest takes beside itself.
+    fn trim(&mut self) -> usize;
 }
 
 impl Listable for LeaseItem {
     const PATH: &'static str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
-    const ANSWER: AnswerKind = AnswerKind::Leases;
+    // They are listed all the time.
+    const ACCEPT: &'static str = protobuf::ACCEPT;
     const LARGEST_PAGE: usize = LARGEST_PAGE;
     const LARGEST_LIST: usize = 16 << 20;
     const PERMISSION: ShootPermission = ShootPermission::ListLeases;
@@ -108,14 +99,14 @@ impl Listable for LeaseItem {
         Self::page::<LARGEST_PAGE>(bytes)
     }
 
-    fn heap_size(&self) -> usize {
+    fn trim(&mut self) -> usize {
         self.name.len()
     }
 }
 
 impl Listable for NodeItem {
     const PATH: &'static str = "/api/v1/nodes";
-    const ANSWER: AnswerKind = AnswerKind::Nodes;
+    const ACCEPT: &'static str = JSON;
     // A page of nodes is then as large as one of leases: a page more of a large shoot costs a round trip.
     const LARGEST_PAGE: usize = 100;
     const LARGEST_LIST: usize = 128 << 20;
@@ -125,26 +116,27 @@ impl Listable for NodeItem {
         ItemList::at_most::<LARGEST_PAGE>(bytes)
     }
 
-    fn trim(&mut self) {
+    fn trim(&mut self) -> usize {
         let is_read = |c: &NodeCondition| &*c.status == "True" || &*c.kind == IN_PLACE_UPDATE_CONDITION;
         self.conditions.retain(is_read);
         self.conditions.shrink_to_fit();
-    }
-
-    fn heap_size(&self) -> usize {
-        let label = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
         let condition = |c: &NodeCondition| size_of_val(c) + c.kind.len() + c.status.len() + c.reason.len();
         let conditions: usize = self.conditions.iter().map(condition).sum();
-        let texts = [&self.pool, &self.zone, &self.provider_id].map(label);
-        self.name.len() + texts.iter().sum::<usize>() + conditions
+        let texts = [&self.pool, &self.zone, &self.provider_id].into_iter().flatten();
+        self.name.len() + texts.map(|text| text.len()).sum::<usize>() + conditions
     }
 }
 
-fn heap_size<I: Listable>(item: &Item<I>) -> usize {
-    match item {
-        Item::Ok(item) => item.heap_size(),
-        Item::Malformed { name, reason } => name.as_ref().map_or(0, String::len) + reason.len(),
-    }
+/// The items, if none is malformed: such a one might be one that counts. The error names it.
+pub(super) fn well_formed<I>(items: Vec<Item<I>>, kind: &str) -> Result<Vec<I>, String> {
+    let item = |item| match item {
+        Item::Ok(item) => Ok(item),
+        Item::Malformed { name, reason } => Err(format!(
+            "{kind} {} is malformed: {reason}",
+            name.unwrap_or_default()
+        )),
+    };
+    items.into_iter().map(item).collect()
 }
 
 /// Lists once, page by page.
@@ -154,8 +146,8 @@ pub(super) async fn list<C: Connector, I: Listable>(
     kept: &mut KeptLists,
     budget: Budget,
 ) -> Result<Listed<I>, ProbeFailure> {
-    let (path, kind, limit) = (I::PATH, I::ANSWER, size.0);
-    let mut request = ApiRequest::get(format!("{path}?limit={limit}"), kind);
+    let limit = size.0;
+    let mut request = page_request::<I>(&format!("limit={limit}"));
     let (mut items, mut sent) = (Vec::new(), None);
     let (mut largest, mut all, mut decoded) = (0, 0, 0);
     for number in 1..=MAX_PAGES {
@@ -170,10 +162,11 @@ pub(super) async fn list<C: Connector, I: Listable>(
         // Gives its place back.
         drop(response);
         for item in &mut page.items {
-            if let Item::Ok(item) = item {
-                item.trim();
-            }
-            decoded += size_of_val(item) + heap_size(item);
+            decoded += size_of_val(item);
+            decoded += match item {
+                Item::Ok(item) => item.trim(),
+                Item::Malformed { name, reason } => name.as_ref().map_or(0, String::len) + reason.len(),
+            };
         }
         kept.decoded(items.len() + page.items.len(), decoded)?;
         items.extend(page.items);
@@ -188,13 +181,20 @@ pub(super) async fn list<C: Connector, I: Listable>(
                 revision,
             });
         }
-        let token = form_urlencoded::byte_serialize(token.as_bytes());
-        let token: String = token.collect();
-        request = ApiRequest::get(format!("{path}?limit={limit}&continue={token}"), kind);
+        let token: String = form_urlencoded::byte_serialize(token.as_bytes()).collect();
+        request = page_request::<I>(&format!("limit={limit}&continue={token}"));
     }
     Err(ProbeFailure::ListBrokeOff(format!(
         "it has more than {MAX_PAGES} pages"
     )))
+}
+
+fn page_request<I: Listable>(query: &str) -> ApiRequest {
+    ApiRequest {
+        path: format!("{}?{query}", I::PATH),
+        accept: I::ACCEPT,
+        most: LARGEST_ANSWER,
+    }
 }
 
 /// Counts the nodes by a page of one of them. Returns none if the API server does not say how many there are.
@@ -202,7 +202,7 @@ pub(super) async fn count_nodes<C: Connector>(
     connection: &mut CachedConnection<C>,
     budget: Budget,
 ) -> Result<Option<usize>, ProbeFailure> {
-    let request = ApiRequest::get(format!("{}?limit=1", NodeItem::PATH), NodeItem::ANSWER);
+    let request = page_request::<NodeItem>("limit=1");
     let response = connection.request(&request, budget).await?;
     let page: ItemList<NodeItem> = decode_page(&response, 1)?;
     let after = match page.metadata.remaining_item_count {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 /// After this time the addresses that were found last are used (RFC 8767). A server there proves by its certificate
 /// that it is the API server.
@@ -22,7 +22,7 @@ static LOOKUPS: Semaphore = Semaphore::const_new(MAX_LOOKUPS);
 /// The name of one API server, which is looked up once at a time.
 #[derive(Debug)]
 pub(super) struct HostLookup {
-    host: String,
+    pub(super) name: String,
     port: u16,
     turn: Arc<Semaphore>,
     /// Those that were found last.
@@ -30,71 +30,60 @@ pub(super) struct HostLookup {
 }
 
 impl HostLookup {
-    pub(super) fn new(host: &str, port: u16) -> Self {
+    pub(super) fn new(name: &str, port: u16) -> Self {
+        let address = name.parse::<IpAddr>().map(|ip| SocketAddr::new(ip, port));
         Self {
-            host: host.to_owned(),
+            name: name.to_owned(),
             port,
             turn: Arc::new(Semaphore::new(1)),
-            known: Arc::default(),
+            known: Arc::new(Mutex::new(address.into_iter().collect())),
         }
     }
 
-    pub(super) fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// Looks the name up, for each connection anew, and takes `most` of its addresses. A look-up that its caller has
-    /// given up goes on, and its result counts.
-    pub(super) async fn resolve(&self, most: usize) -> io::Result<()> {
-        if let Ok(address) = self.host.parse::<IpAddr>() {
-            *self.known.lock() = vec![SocketAddr::new(address, self.port)];
-            return Ok(());
-        }
-        let name = (self.host.clone(), self.port);
-        self.resolve_with(move || Ok(name.to_socket_addrs()?.take(most).collect()))
-            .await
-    }
-
-    /// The addresses that [`resolve`](Self::resolve) has found last.
+    /// The addresses that were found last.
     pub(super) fn addresses(&self) -> Vec<SocketAddr> {
         self.known.lock().clone()
+    }
+
+    /// Looks the name up, for each connection anew, and takes `most` of its addresses.
+    pub(super) async fn resolve(&self, most: usize) -> io::Result<()> {
+        if self.name.parse::<IpAddr>().is_ok() {
+            return Ok(());
+        }
+        let name = (self.name.clone(), self.port);
+        self.resolve_with(move || Ok(name.to_socket_addrs()?.take(most).collect()))
+            .await
     }
 
     async fn resolve_with(
         &self,
         blocking: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
     ) -> io::Result<()> {
-        let known = self.known.clone();
-        let mut looked_up = std::pin::pin!(self.look_up(move || {
-            *known.lock() = blocking()?;
-            Ok(())
-        }));
-        let result = match timeout(STALE_AFTER, &mut looked_up).await {
-            Ok(result) => result,
-            Err(_) if !self.known.lock().is_empty() => return Ok(()),
-            Err(_) => looked_up.await,
+        let is_known = || !self.known.lock().is_empty();
+        let stale = async {
+            sleep(STALE_AFTER).await;
+            if !is_known() {
+                std::future::pending().await
+            }
         };
-        match result {
-            Err(_) if !self.known.lock().is_empty() => Ok(()),
-            result => result,
+        tokio::select! {
+            result = self.look_up(blocking) => if is_known() { Ok(()) } else { result },
+            () = stale => Ok(()),
         }
     }
 
-    /// Each permit is given back by the thread, not by the caller.
-    async fn look_up<T: Send + 'static>(
+    /// A look-up that its caller has given up goes on, and its result counts: each permit is given back by the thread.
+    async fn look_up(
         &self,
-        blocking: impl FnOnce() -> io::Result<T> + Send + 'static,
-    ) -> io::Result<T> {
-        let turn = self
-            .turn
-            .clone()
-            .acquire_owned()
-            .await
-            .map_err(io::Error::other)?;
-        let thread = LOOKUPS.acquire().await.map_err(io::Error::other)?;
+        blocking: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
+    ) -> io::Result<()> {
+        let turn = self.turn.clone().acquire_owned().await;
+        let thread = LOOKUPS.acquire().await;
+        let known = self.known.clone();
         let lookup = tokio::task::spawn_blocking(move || {
             let _held = (turn, thread);
-            blocking()
+            *known.lock() = blocking()?;
+            Ok(())
         });
         lookup.await.map_err(io::Error::other)?
     }
@@ -112,18 +101,19 @@ mod tests {
     async fn a_name_that_is_slow_holds_one_thread_whoever_gives_up() {
         let (slow, other) = (HostLookup::new("slow.test", 1), HostLookup::new("other.test", 1));
         let (answer, name_server) = mpsc::channel::<()>();
-        let mut first = Box::pin(slow.look_up(move || name_server.recv().map_err(io::Error::other)));
+        let waits = move || name_server.recv().map(|()| vec![]).map_err(io::Error::other);
+        let mut first = Box::pin(slow.look_up(waits));
         assert!(poll!(&mut first).is_pending());
         drop(first);
-        let mut second = Box::pin(slow.look_up(|| Ok(2)));
+        let mut second = Box::pin(slow.look_up(|| Ok(vec![])));
         assert!(poll!(&mut second).is_pending());
-        assert_eq!(other.look_up(|| Ok(3)).await.unwrap(), 3);
+        other.look_up(|| Ok(vec![])).await.unwrap();
         assert!(
             poll!(&mut second).is_pending(),
             "the thread of the first still waits"
         );
         answer.send(()).unwrap();
-        assert_eq!(second.await.unwrap(), 2);
+        second.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

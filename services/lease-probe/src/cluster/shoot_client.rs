@@ -14,12 +14,12 @@ use watchdog_api::node::NodeItem;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 
-use super::answer_budget::{KeptLists, SharedLimits};
 use super::connection::CachedConnection;
 use super::kubeconfig::Access;
+use super::limits::{KeptLists, NODE_LIST_HELD_FOR, SMALL_ANSWER, SharedLimits, begin};
 use super::machines;
 use super::pages::{self, Listable, Listed, PageSize};
-use super::transport::{AnswerKind, ApiRequest, Budget, Connector, Suspicion};
+use super::transport::{ApiRequest, Budget, Connector, JSON, Suspicion};
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
 use crate::domain::renewals::LeaseList;
 
@@ -55,9 +55,9 @@ impl<C: Connector> ShootClient<C> {
             name,
             seed,
             clock,
-            connection: CachedConnection::new(connector, limits.clone()),
             pages: [PageSize::of::<LeaseItem>(), PageSize::of::<NodeItem>()],
-            kept: KeptLists::new(limits),
+            kept: KeptLists::new(&limits),
+            connection: CachedConnection::new(connector, limits),
             leases: 0,
             machines_failed: 0,
         }
@@ -69,10 +69,7 @@ impl<C: Connector> ShootClient<C> {
     /// Why there is no complete list.
     pub async fn leases(&mut self, access: &Access, budget: Budget) -> Result<LeaseList, ProbeFailure> {
         self.kept.check()?;
-        let found = match self.list::<LeaseItem>(access, budget).await {
-            Ok(found) => found,
-            Err(failure) => return self.kept.check().and(Err(failure)),
-        };
+        let found = self.list::<LeaseItem>(access, budget).await?;
         self.leases = found.items.len();
         self.kept.remember(self.leases)?;
         let time = |instant| UnixTime(self.clock.micros_at(instant));
@@ -115,14 +112,10 @@ impl<C: Connector> ShootClient<C> {
         let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
         // On the heap: it is rare, and every probe would have room for it.
         let both = Box::pin(self.both_lists(access, budget));
-        match permit.during(both).await {
-            Ok(listed) => {
-                // Nodes without a lease are also remembered.
-                self.kept.remember(self.leases.max(listed.0.len()))?;
-                Ok(listed)
-            }
-            Err(failure) => self.kept.check().and(Err(failure)),
-        }
+        let listed = begin(permit, NODE_LIST_HELD_FOR, both).await?;
+        // Nodes without a lease are also remembered.
+        self.kept.remember(self.leases.max(listed.0.len()))?;
+        Ok(listed)
     }
 
     /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.
@@ -157,29 +150,28 @@ impl<C: Connector> ShootClient<C> {
             loop {
                 match pages::list(connection, page, kept, budget).await {
                     Err(ProbeFailure::ListFailed(_)) if !failed => {
-                        connection.suspect(Suspicion::noticed_at(began));
+                        connection.suspect(began, false);
                         failed = true;
                     }
-                    Err(failure)
-                        if Instant::now() < budget.deadline && page.shrink_after(&failure, I::ANSWER) => {}
+                    Err(failure) if Instant::now() < budget.deadline && page.shrink_after(&failure) => {}
                     result => return result,
                 }
             }
         };
-        let Ok(listed) = timeout_at(budget.deadline, retried).await else {
-            connection.close();
-            return Err(match version(connection, VERSION_TIMEOUT).await {
-                Ok(()) => ProbeFailure::ListTimeout(budget.limit),
-                Err(failure) if failure.is_throttled() || failure.is_own() => failure,
-                Err(_) => ProbeFailure::Timeout(budget.limit),
-            });
-        };
-        match listed {
-            Err(ProbeFailure::ListFailed(why)) => {
+        match timeout_at(budget.deadline, retried).await {
+            Err(_) => {
+                connection.close();
+                Err(match version(connection, VERSION_TIMEOUT).await {
+                    Ok(()) => ProbeFailure::ListTimeout(budget.limit),
+                    Err(failure) if failure.is_throttled() || failure.is_own() => failure,
+                    Err(_) => ProbeFailure::Timeout(budget.limit),
+                })
+            }
+            Ok(Err(ProbeFailure::ListFailed(why))) => {
                 version(connection, VERSION_TIMEOUT).await?;
                 Err(ProbeFailure::ListFailed(why))
             }
-            Err(ProbeFailure::Forbidden(mut missing)) => {
+            Ok(Err(ProbeFailure::Forbidden(mut missing))) => {
                 // All that is missing, so that an operator need not find out one by one.
                 let nodes = pages::count_nodes(connection, budget);
                 if let Ok(Err(ProbeFailure::Forbidden(more))) = timeout(VERSION_TIMEOUT, nodes).await {
@@ -188,7 +180,7 @@ impl<C: Connector> ShootClient<C> {
                 }
                 Err(ProbeFailure::Forbidden(missing))
             }
-            listed => listed,
+            Ok(listed) => listed,
         }
     }
 
@@ -209,7 +201,7 @@ impl<C: Connector> ShootClient<C> {
             };
             let listed = budget.wait(machines::list(&seed, &name, deadline), late);
             // Their failure does not cut the list of nodes short.
-            Ok(listed.await.and_then(|listed| listed))
+            Ok(listed.await.flatten())
         };
         let (found, machines) = tokio::try_join!(self.list::<NodeItem>(access, budget), machines)?;
         self.machines_failed = match machines {
@@ -217,15 +209,7 @@ impl<C: Connector> ShootClient<C> {
             Ok(_) | Err(ProbeFailure::MachinesThrottled(_)) => 0,
             Err(_) => self.machines_failed.saturating_add(1),
         };
-        // A malformed one might be one that counts.
-        let node = |item| match item {
-            Item::Ok(node) => Ok(node),
-            Item::Malformed { name, reason } => Err(ProbeFailure::ListFailed(format!(
-                "node {} is malformed: {reason}",
-                name.unwrap_or_default()
-            ))),
-        };
-        let nodes = found.items.into_iter().map(node).collect::<Result<_, _>>()?;
+        let nodes = pages::well_formed(found.items, "node").map_err(ProbeFailure::ListFailed)?;
         Ok((nodes, machines?))
     }
 }
@@ -249,7 +233,11 @@ async fn version<C: Connector>(
     connection: &mut CachedConnection<C>,
     limit: Duration,
 ) -> Result<(), ProbeFailure> {
-    let request = ApiRequest::get("/version", AnswerKind::Small);
+    let request = ApiRequest {
+        path: "/version".to_owned(),
+        accept: JSON,
+        most: SMALL_ANSWER,
+    };
     let response = connection.request(&request, Budget::starting_now(limit)).await?;
     let is_object =
         || serde_json::from_slice::<HashMap<String, IgnoredAny>>(response.body.as_slice()).is_ok();

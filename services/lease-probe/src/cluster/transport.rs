@@ -1,15 +1,18 @@
 //! The seam between the rules for a connection and its socket.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::body::Body;
 use tokio::time::{Instant, timeout_at};
-use watchdog_api::kubeconfig::ShootAccess;
 
-use super::answer_budget::{LARGEST_ANSWER, SMALL_ANSWER};
+use super::kubeconfig::Kubeconfig;
 use crate::domain::outcome::ProbeFailure;
+
+/// The media type of the answers that are read seldom.
+pub(super) const JSON: &str = "application/json";
 
 /// The time that a probe, or a request by which a server is judged, has.
 #[derive(Debug, Clone, Copy)]
@@ -50,41 +53,10 @@ impl Budget {
 pub struct ApiRequest {
     /// Path and query, relative to the server URL of the kubeconfig.
     pub path: String,
-    /// The content of its answer, which bounds the size.
-    pub answer: AnswerKind,
-}
-
-/// The content of an answer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AnswerKind {
-    /// The version.
-    Small,
-    /// A page of leases.
-    Leases,
-    /// A page of nodes.
-    Nodes,
-}
-
-impl AnswerKind {
-    /// The most bytes of an answer.
-    #[must_use]
-    pub const fn limit(self) -> usize {
-        match self {
-            Self::Small => SMALL_ANSWER,
-            Self::Leases | Self::Nodes => LARGEST_ANSWER,
-        }
-    }
-}
-
-impl ApiRequest {
-    /// A GET of this path.
-    #[must_use]
-    pub fn get(path: impl Into<String>, answer: AnswerKind) -> Self {
-        Self {
-            path: path.into(),
-            answer,
-        }
-    }
+    /// The media types of the answer.
+    pub accept: &'static str,
+    /// The most bytes of the answer.
+    pub most: usize,
 }
 
 /// A reason to believe that the API server was away for a while.
@@ -99,24 +71,6 @@ pub struct Suspicion {
 }
 
 impl Suspicion {
-    /// A request that was sent then got no answer in time. Its connection may be dead.
-    pub(super) const fn silent_at(since: Instant) -> Self {
-        Self {
-            since,
-            silent: true,
-            noticed: true,
-        }
-    }
-
-    /// Something failed at that time.
-    pub(super) const fn noticed_at(since: Instant) -> Self {
-        Self {
-            since,
-            silent: false,
-            noticed: true,
-        }
-    }
-
     /// The connection was alive until then. After that it brought no sign of life and was given up, or it was closed or
     /// reset.
     #[must_use]
@@ -131,23 +85,15 @@ impl Suspicion {
 
 /// Opens connections to API servers.
 pub trait Connector: Clone + Send + Sync + 'static {
-    /// The parts of a kubeconfig that a connection needs.
-    type Target: Send + Sync;
     /// An open connection.
     type Link: Link;
-
-    /// Prepares a kubeconfig; opens nothing.
-    ///
-    /// # Errors
-    /// [`ProbeFailure::Kubeconfig`] when it cannot be used.
-    fn target(&self, access: &ShootAccess) -> Result<Self::Target, ProbeFailure>;
 
     /// Finds the addresses of the server. It does not bound the time that this takes, which is the name server's and
     /// says nothing about the API server. Cancelling gives up waiting.
     ///
     /// # Errors
     /// [`ProbeFailure::NameLookup`], or [`ProbeFailure::LocalLimit`].
-    fn resolve(&self, _target: &Self::Target) -> impl Future<Output = Result<(), ProbeFailure>> + Send {
+    fn resolve(&self, _server: &Kubeconfig) -> impl Future<Output = Result<(), ProbeFailure>> + Send {
         std::future::ready(Ok(()))
     }
 
@@ -156,7 +102,8 @@ pub trait Connector: Clone + Send + Sync + 'static {
     ///
     /// # Errors
     /// [`ProbeFailure::Connect`] or [`ProbeFailure::Tls`].
-    fn open(&self, target: &Self::Target) -> impl Future<Output = Result<Self::Link, ProbeFailure>> + Send;
+    fn open(&self, server: &Arc<Kubeconfig>)
+    -> impl Future<Output = Result<Self::Link, ProbeFailure>> + Send;
 }
 
 /// An open connection.
@@ -173,9 +120,6 @@ pub trait Link: Send + Sync + 'static {
         &mut self,
         request: &ApiRequest,
     ) -> impl Future<Output = Result<http::Response<Self::Body>, ProbeFailure>> + Send;
-
-    /// This many bytes of the answer were taken. The server may send as many more.
-    fn consumed(&self, _bytes: usize) {}
 
     /// How the connection ended; none while it can be used.
     fn end(&self) -> Option<Suspicion>;

@@ -10,8 +10,8 @@ use watchdog_api::prober::ProberConfig;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 
-use crate::cluster::answer_budget::SharedLimits;
 use crate::cluster::kubeconfig::Access;
+use crate::cluster::limits::SharedLimits;
 use crate::domain::assessment::ExpiryRule;
 use crate::domain::renewals::expiry_age;
 use crate::domain::schedule::ProbePace;

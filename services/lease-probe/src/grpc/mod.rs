@@ -2,4 +2,3 @@
 
 pub(crate) mod convert;
 pub(crate) mod service;
-mod summary;

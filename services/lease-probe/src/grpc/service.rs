@@ -1,5 +1,7 @@
 //! `gardener.watchdog.probe.v1.LeaseProbeService`.
 
+use std::collections::BTreeMap;
+
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use watchdog_proto::probe::v1 as pb;
@@ -10,7 +12,6 @@ use watchdog_watch_stream::seed_view::{SeedView, scope};
 use watchdog_watch_stream::stream::Responses;
 
 use super::convert;
-use super::summary::VerdictCounts;
 
 /// Returns true if it is certain that the seed has no Cluster of a name.
 pub(crate) type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
@@ -96,11 +97,30 @@ impl LeaseProbeService for LeaseProbeApi {
         request: Request<pb::GetSeedSummaryRequest>,
     ) -> Result<Response<pb::GetSeedSummaryResponse>, Status> {
         let scope = scope(request.into_inner().scope)?;
-        let mut counts = VerdictCounts::default();
-        let (position, completeness) = self.verdicts.visit(scope, |verdict| counts.add(verdict)).await;
+        let mut shoots = 0;
+        // By the numbers of the enums.
+        let (mut outcomes, mut skip_reasons) = (BTreeMap::new(), BTreeMap::new());
+        let count = |verdict: &pb::Verdict| {
+            shoots += 1;
+            *outcomes.entry(verdict.outcome).or_default() += 1;
+            if verdict.outcome() == pb::Outcome::Skipped {
+                *skip_reasons.entry(verdict.skip_reason).or_default() += 1;
+            }
+        };
+        let (position, completeness) = self.verdicts.visit(scope, count).await;
         let replicas = self.verdicts.known_replicas().len();
+        let summary = pb::SeedSummary {
+            shoots,
+            outcomes: { outcomes.into_iter() }
+                .map(|(outcome, shoots)| pb::OutcomeCount { outcome, shoots })
+                .collect(),
+            skip_reasons: { skip_reasons.into_iter() }
+                .map(|(skip_reason, shoots)| pb::SkipReasonCount { skip_reason, shoots })
+                .collect(),
+            replicas: u32::try_from(replicas).unwrap_or(u32::MAX),
+        };
         Ok(Response::new(pb::GetSeedSummaryResponse {
-            summary: Some(counts.summary(replicas)),
+            summary: Some(summary),
             position: Some(position),
             completeness: Some(completeness),
         }))

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lease_probe::cluster::answer_budget::SharedLimits;
 use lease_probe::cluster::http::HttpConnector;
 use lease_probe::cluster::kubeconfig::{Access, access};
+use lease_probe::cluster::limits::SharedLimits;
 use lease_probe::cluster::shoot_client::ShootClient;
 use lease_probe::cluster::transport::Budget;
 use watchdog_runtime::clock::Clock;

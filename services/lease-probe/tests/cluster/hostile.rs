@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-use lease_probe::cluster::answer_budget::{AnswerBuffer, SharedLimits};
+use http_body_util::Full;
 use lease_probe::cluster::http::HttpConnector;
-use lease_probe::cluster::transport::AnswerKind;
+use lease_probe::cluster::limits::{LARGEST_ANSWER, SharedLimits};
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -192,64 +192,20 @@ async fn hostile_shoots_take_nothing_from_an_honest_one() {
     assert_eq!(limits.answer_bytes(), 0);
 }
 
-/// Creates as many leases on an API server as one page has. Their names make it larger than 64 KiB.
-fn create_leases(server: &ApiServer) {
-    for number in 0..500 {
-        let name = format!("{number:0>200}");
-        let lease = json!({"metadata": {"name": name}, "spec": {"leaseDurationSeconds": 40}});
-        server.create(&keys::LEASES, "kube-node-lease", lease).unwrap();
-    }
-}
-
-/// Eight hostile shoots hold the places, each for as long as it may.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_small_answer_never_waits_and_a_large_one_has_its_turn() {
-    let limits = limits();
-    let mut hostile = tokio::task::JoinSet::new();
-    for _ in 0..8 {
-        let limits = limits.clone();
-        let server = HostileServer::start(Hostility::Stalls, true).await.unwrap();
-        hostile.spawn(async move {
-            // All of it: it ends when it is dropped.
-            let server = server;
-            let access = access_to(&server.kubeconfig);
-            let mut asks = client(LOCAL, &limits);
-            loop {
-                let listed = asks.leases(&access, budget(30 * LIMIT)).await;
-                assert!(listed.is_err());
-            }
-        });
-    }
-    let large = ApiServer::start(ApiOptions::default()).await.unwrap();
-    create_leases(&large);
-    let small = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let full = async {
-        while limits.answer_bytes() < BUDGET {
-            tokio::time::sleep(PAUSE).await;
-        }
-    };
-    tokio::time::timeout(10 * LIMIT, full).await.unwrap();
-    let (small, large) = (small.kubeconfig("probe"), large.kubeconfig("probe"));
-    let (mut of_small, mut of_large) = (client(LOCAL, &limits), client(LOCAL, &limits));
-    for _ in 0..3 {
-        let listed = of_small.leases(&access_to(&small), budget(LIMIT)).await;
-        assert!(listed.is_ok(), "{listed:?}");
-        let listed = of_large.leases(&access_to(&large), budget(10 * LIMIT)).await;
-        assert_eq!(listed.unwrap().leases.len(), 500);
-    }
-    hostile.shutdown().await;
-    assert_eq!(limits.answer_bytes(), 0);
-}
-
 /// Waiting for a place says nothing about the API server.
 #[tokio::test]
 async fn a_list_that_waits_for_a_place_until_its_time_is_over_is_no_evidence() {
     let limits = Arc::new(SharedLimits::new(64, 2 << 20));
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    create_leases(&server);
+    // One page, which their names make larger than 64 KiB.
+    for number in 0..500 {
+        let name = format!("{number:0>200}");
+        let lease = json!({"metadata": {"name": name}, "spec": {"leaseDurationSeconds": 40}});
+        server.create(&keys::LEASES, "kube-node-lease", lease).unwrap();
+    }
     let access = access_to(&server.kubeconfig("probe"));
-    let mut holder = AnswerBuffer::new(limits.clone(), AnswerKind::Leases);
-    holder.append(&vec![0; 1 << 20], budget(LIMIT)).await.unwrap();
+    let large = Full::from(vec![0; 1 << 20]);
+    let holder = limits.read(large, LARGEST_ANSWER, budget(LIMIT)).await.unwrap();
     let mut asks = client(LOCAL, &limits);
     let listed = asks.leases(&access, budget(LIMIT / 4)).await;
     let failure = listed.unwrap_err();

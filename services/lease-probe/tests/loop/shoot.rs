@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode, header};
 use http_body_util::Full;
 use kube::client::Body;
-use lease_probe::cluster::kubeconfig::access;
+use lease_probe::cluster::kubeconfig::{Kubeconfig, access};
 use lease_probe::cluster::transport::{ApiRequest, Connector, Link, Suspicion};
 use lease_probe::controller::prober::{ProbeContext, ProbeInputs, Prober};
 use lease_probe::domain::endpoint::Endpoint;
@@ -21,7 +21,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
-use watchdog_api::kubeconfig::ShootAccess;
 use watchdog_api::prober;
 use watchdog_runtime::clock::Clock;
 use watchdog_test_support::fixtures;
@@ -273,14 +272,9 @@ impl ScriptedServer {
 }
 
 impl Connector for ScriptedServer {
-    type Target = ();
     type Link = Self;
 
-    fn target(&self, _: &ShootAccess) -> Result<(), ProbeFailure> {
-        Ok(())
-    }
-
-    async fn open(&self, _: &()) -> Result<Self, ProbeFailure> {
+    async fn open(&self, _: &Arc<Kubeconfig>) -> Result<Self, ProbeFailure> {
         Ok(self.clone())
     }
 }

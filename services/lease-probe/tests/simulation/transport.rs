@@ -5,11 +5,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use http_body_util::Full;
+use lease_probe::cluster::kubeconfig::Kubeconfig;
 use lease_probe::cluster::transport::{ApiRequest, Connector, Link, Suspicion};
 use lease_probe::domain::outcome::ProbeFailure;
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use watchdog_api::kubeconfig::ShootAccess;
 
 use crate::network::{ExchangeEnd, NetworkPath, RequestKind};
 use crate::objects;
@@ -63,14 +63,9 @@ impl SimConnector {
 }
 
 impl Connector for SimConnector {
-    type Target = ();
     type Link = SimLink;
 
-    fn target(&self, _: &ShootAccess) -> Result<(), ProbeFailure> {
-        Ok(())
-    }
-
-    async fn open(&self, _: &()) -> Result<SimLink, ProbeFailure> {
+    async fn open(&self, _: &Arc<Kubeconfig>) -> Result<SimLink, ProbeFailure> {
         let peer = &self.0;
         let began = peer.clock.now();
         peer.log("connects");

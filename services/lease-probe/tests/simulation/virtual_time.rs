@@ -222,7 +222,7 @@ impl ProberProcess<'_> {
     }
 }
 
-fn kubeconfig() -> Access {
+pub(crate) fn kubeconfig() -> Access {
     static ACCESS: std::sync::OnceLock<Arc<Kubeconfig>> = std::sync::OnceLock::new();
     let text = "apiVersion: v1\nkind: Config\ncurrent-context: shoot\ncontexts:\n- name: shoot\n  context: {cluster: \
                 shoot, user: probe}\nclusters:\n- name: shoot\n  cluster: {server: 'https://shoot:443'}\nusers:\n- \

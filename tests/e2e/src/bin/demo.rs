@@ -2,18 +2,15 @@
 
 use std::process::ExitCode;
 
-fn main() -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return watchdog_runtime::process::usage_error(&format!("cannot start: {error}")),
-    };
+use anyhow::Context as _;
+
+fn main() -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = runtime.context("the demo cannot start")?;
     let keep = std::env::var_os("KEEP").is_some_and(|value| !value.is_empty() && value != "0");
-    match runtime.block_on(watchdog_e2e::demo::run(keep)) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            let _ = watchdog_runtime::process::usage_error(&format!("the demo failed: {error:#}"));
-            ExitCode::FAILURE
-        }
-    }
+    let is_all_right = runtime.block_on(watchdog_e2e::demo::run(keep));
+    Ok(match is_all_right.context("the demo failed")? {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
 }

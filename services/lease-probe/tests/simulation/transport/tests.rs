@@ -1,10 +1,11 @@
-use lease_probe::cluster::transport::{AnswerKind, Connector, Link};
+use lease_probe::cluster::transport::{Connector, Link};
 
 use super::*;
 use crate::builder::Builder;
 use crate::judge::unprotected;
 use crate::other_writers::Writes;
 use crate::timeline::Behaviour;
+use crate::virtual_time::kubeconfig;
 
 /// Opens a link 60 s into a history in which the server behaves like that from 70 s on, for 20 s.
 fn played(behaviour: Behaviour, http2: bool) -> Arc<PlayedShoot> {
@@ -26,7 +27,7 @@ async fn idle_end(behaviour: Behaviour, http2: bool) -> Option<(f64, bool)> {
     let clock = VirtualClock::start();
     clock.sleep_until(60 * SECOND).await;
     let connector = SimConnector::new(clock, played(behaviour, http2), false, Arc::default());
-    let link = connector.open(&()).await.unwrap();
+    let link = connector.open(&kubeconfig().unwrap()).await.unwrap();
     assert_eq!(link.end(), None);
     let limit = crate::virtual_time::duration(300 * SECOND);
     tokio::time::timeout(limit, link.ended()).await.ok()?;
@@ -79,11 +80,12 @@ async fn a_request_ends_with_its_connection() {
         closed: None,
         requests: 0,
     };
-    assert!(
-        link.send(&ApiRequest::get("/version", AnswerKind::Small))
-            .await
-            .is_err()
-    );
+    let request = ApiRequest {
+        path: "/version".to_owned(),
+        accept: "",
+        most: 0,
+    };
+    assert!(link.send(&request).await.is_err());
     assert_eq!(clock.now() / SECOND, 78);
     assert!(link.end().is_some_and(|end| end.silent));
 }
