@@ -26,7 +26,7 @@ const CONTROLLER: &str = "kube-apiserver";
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// One namespace of a seed.
-pub struct CrashLoop {
+pub struct CrashingControlPlane {
     seed: Client,
     namespace: String,
     pods: Api<Pod>,
@@ -34,9 +34,9 @@ pub struct CrashLoop {
     slices: bool,
 }
 
-// === impl CrashLoop ===
+// === impl CrashingControlPlane ===
 
-impl CrashLoop {
+impl CrashingControlPlane {
     /// Makes the namespace unless it is there.
     ///
     /// # Errors

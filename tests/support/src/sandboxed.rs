@@ -263,7 +263,7 @@ impl SandboxFixture {
         self.timeline.add(shoot.namespace(), Fact::Cut { cut, of });
     }
 
-    /// What holds of the history of every shoot, if in the end all are restored. The test has used [`Self::cut_off`] and
+    /// Judges the history of every shoot if all are restored in the end. The test has used [`Self::cut_off`] and
     /// [`Self::reconnect`].
     #[must_use]
     pub fn expectation(&self) -> Expectation {

@@ -13,7 +13,7 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_test_support::crash_loop::CrashLoop;
+use watchdog_test_support::crash_loop::CrashingControlPlane;
 use watchdog_test_support::fixtures::{self, KCM, MCM};
 use watchdog_test_support::history::timeline::Fact;
 use watchdog_test_support::http_exchange;
@@ -341,7 +341,7 @@ async fn the_weeder_weeds_by_endpoint_slices_or_names_the_missing_right() {
         .unwrap();
     // A time that jiff cannot read.
     release_lease(&seed, "dwd-weeder-leader-election", "9999-12-31T23:59:59.000000Z").await;
-    let crash_loop = CrashLoop::new(&seed, SHOOT).await.unwrap();
+    let crash_loop = CrashingControlPlane::new(&seed, SHOOT).await.unwrap();
     crash_loop.set_ready(false).await.unwrap();
     crash_loop.crash().await.unwrap();
     let drop_in = DropIn::start(&plane, &server, "weeder", USERS[0], &config).await;

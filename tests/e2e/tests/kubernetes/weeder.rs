@@ -11,7 +11,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt as _};
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_proto::weeder::v1::{KeepReason, ListWeedersRequest};
-use watchdog_test_support::crash_loop::{CrashLoop, next_second};
+use watchdog_test_support::crash_loop::{CrashingControlPlane, next_second};
 use watchdog_test_support::fixtures;
 use watchdog_test_support::real::{ApiServerOptions, RealControlPlane, create_namespace};
 use watchdog_test_support::wait::{self, BOUND};
@@ -28,7 +28,7 @@ const AT_ONCE: usize = 16;
 
 /// The crash loops of all shoots.
 struct CrashLoops {
-    shoots: Vec<CrashLoop>,
+    shoots: Vec<CrashingControlPlane>,
     pods: Api<Pod>,
 }
 
@@ -42,7 +42,7 @@ async fn at_once<T>(actions: impl IntoIterator<Item = impl Future<Output = anyho
 
 impl CrashLoops {
     async fn new(seed: &Client) -> Self {
-        let new = |i| async move { CrashLoop::new(seed, &format!("shoot--weeder--{i}")).await };
+        let new = |i| async move { CrashingControlPlane::new(seed, &format!("shoot--weeder--{i}")).await };
         Self {
             shoots: at_once((0..SHOOTS).map(new)).await,
             pods: Api::all(seed.clone()),
@@ -55,7 +55,7 @@ impl CrashLoops {
 
     /// One pod in each. Returns their UIDs.
     async fn crash(&self) -> BTreeSet<String> {
-        let pods = at_once(self.shoots.iter().map(CrashLoop::crash)).await;
+        let pods = at_once(self.shoots.iter().map(CrashingControlPlane::crash)).await;
         pods.into_iter().collect()
     }
 

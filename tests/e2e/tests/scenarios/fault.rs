@@ -12,7 +12,7 @@ use crate::backend::{Backend, Plan};
 use crate::fixture::Fixture;
 use crate::page::Row;
 use crate::shoot::ShootUnderTest;
-use watchdog_test_support::crash_loop::CrashLoop;
+use watchdog_test_support::crash_loop::CrashingControlPlane;
 use watchdog_test_support::fault_proxy::Behaviour;
 use watchdog_test_support::history::timeline::Fact;
 use watchdog_test_support::resource_usage::ResourceUsage;
@@ -104,7 +104,7 @@ struct FaultGround {
     /// The one that is being lost, the one that recovers, and the healthy one. They take turns, so that each fault
     /// finds the shoot down that the one before has lost.
     shoots: [Arc<ShootUnderTest>; 3],
-    crash_loop: CrashLoop,
+    crash_loop: CrashingControlPlane,
 }
 
 /// Plays all of them, one after the other.
@@ -135,7 +135,8 @@ impl FaultGround {
             shoot.hand_over_healthy().await?;
         }
         Ok(Self {
-            crash_loop: CrashLoop::new(&seed.client, &format!("shoot--{PROJECT}--crash-loop")).await?,
+            crash_loop: CrashingControlPlane::new(&seed.client, &format!("shoot--{PROJECT}--crash-loop"))
+                .await?,
             fixture,
             shoots,
         })

@@ -47,7 +47,7 @@ pub(crate) struct Account {
     pub(crate) unprotected: Option<OutageCost>,
 }
 
-/// What the page begins the tables of each kind with.
+/// Headings of the page, each before one table.
 const SCENARIOS: &str = "\n## Scenarios\n\n";
 const PREVENTED: &str = "\n## What is prevented\n\n";
 const FAULTS: &str = "\n## Faults\n\n";
