@@ -1,5 +1,6 @@
-//! Any replica of lease-probe answers for the whole seed: a subscriber that keeps the contract of the streams knows every
-//! shoot all the time while every replica is replaced, one after the other, and lists are whole through each of them.
+//! Any replica of lease-probe answers for the whole seed: a subscriber that keeps the contract of the streams knows
+//! every shoot all the time while every replica is replaced, one after the other, and lists are whole through each of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
