@@ -6,7 +6,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::PROJECT;
 use crate::backend::{Backend, HeldServers, Plan};
 use crate::page::Account;
 use crate::seed::Seed;

@@ -104,11 +104,6 @@ impl ShootUnderTest {
         &self.namespace
     }
 
-    /// How fast its time runs.
-    pub(crate) const fn times(&self) -> &Times {
-        &self.times
-    }
-
     /// An administrator's client for it.
     pub(crate) fn api(&self) -> Client {
         self.site.client()
