@@ -58,12 +58,11 @@ impl Row {
     /// Shows it as soon as it is known.
     pub(crate) fn print(&self) {
         let why = self.failure.as_deref().map(|why| format!("\n   FAILED: {why}"));
-        let Self {
-            number,
-            title,
-            seconds,
-            ..
-        } = self;
+        let number = match self.number {
+            0 => String::new(),
+            number => number.to_string(),
+        };
+        let (seconds, title) = (self.seconds, self.title);
         eprintln!("{number:2} {seconds:6.1} s  {title}{}", why.unwrap_or_default());
     }
 
