@@ -12,18 +12,6 @@ use watchdog_test_support::watchdog::{NAMESPACE, Service};
 const SECRET: &str = "watchdog-authority";
 const OBSERVER: &str = "watchdog-observer";
 
-/// A seed with the empty Secrets that the chart renders.
-async fn seed(name: &str) -> (SandboxFixture, Api<Secret>) {
-    let fixture = SandboxFixture::start(name, &["one"]).await.unwrap();
-    let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
-    for name in [SECRET, OBSERVER] {
-        let empty = serde_json::json!({"metadata": {"name": name}});
-        let empty = serde_json::from_value(empty).unwrap();
-        secrets.create(&PostParams::default(), &empty).await.unwrap();
-    }
-    (fixture, secrets)
-}
-
 async fn start(fixture: &SandboxFixture, name: &str) -> Service {
     let command = fixture.bare_command(binaries::LEASE_PROBE, name);
     let command = command
@@ -40,7 +28,14 @@ async fn members(service: &Service) -> Option<f64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
-    let (fixture, secrets) = seed("no-certificate").await;
+    let fixture = SandboxFixture::start("no-certificate", &["one"]).await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
+    // Empty, as the chart renders them.
+    for name in [SECRET, OBSERVER] {
+        let empty = serde_json::json!({"metadata": {"name": name}});
+        let empty = serde_json::from_value(empty).unwrap();
+        secrets.create(&PostParams::default(), &empty).await.unwrap();
+    }
     let first = start(&fixture, "first").await;
     first.wait_ready().await.unwrap();
     let good = secrets.get(SECRET).await.unwrap().data;
