@@ -6,8 +6,8 @@ use anyhow::ensure;
 use serde_json::json;
 use watchdog_proto::probe::v1::{Outcome, SkipReason};
 
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture.shoot(Plan::nodes(0).behind_proxy()).await?;

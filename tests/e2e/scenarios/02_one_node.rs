@@ -5,8 +5,8 @@
 
 use watchdog_proto::probe::v1::Outcome;
 
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture.healthy_shoot(Plan::nodes(1)).await?;

@@ -7,9 +7,9 @@
 use watchdog_proto::probe::v1::Outcome;
 
 use super::held_down;
-use crate::acceptance::COUNTS;
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::COUNTS;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture.shoot(Plan::nodes(1)).await?;

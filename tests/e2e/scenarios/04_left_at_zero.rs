@@ -3,8 +3,8 @@
 //! An earlier watchdog scaled kube-controller-manager and machine-controller-manager down and never came back. The
 //! leases are healthy. Both are restored in order, machine-controller-manager to its two replicas.
 
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 use watchdog_test_support::fixtures::{KCM, MCM};
 
 use super::held_down;

@@ -7,8 +7,8 @@ use anyhow::ensure;
 use serde_json::json;
 use watchdog_proto::probe::v1::Outcome;
 
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
 
 const IGNORE: &str = "dependency-watchdog.gardener.cloud/ignore-scaling";

@@ -6,8 +6,8 @@
 use watchdog_proto::probe::v1::{Exclusion, Outcome};
 
 use super::excluded;
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;

@@ -7,8 +7,8 @@ use serde_json::json;
 use watchdog_proto::probe::v1::{Exclusion, Outcome};
 
 use super::{excluded, slow_controller};
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     // kube-controller-manager turns the condition to Unknown after the grace period, with which it ends to count.

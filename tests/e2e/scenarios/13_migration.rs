@@ -7,8 +7,8 @@
 use anyhow::ensure;
 use watchdog_proto::probe::v1::{Outcome, SkipReason};
 
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 use watchdog_test_support::wait;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {

@@ -6,8 +6,8 @@
 use anyhow::ensure;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 
 const DEAD: &str = "zone-1";
 

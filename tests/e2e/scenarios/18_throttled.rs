@@ -6,8 +6,8 @@
 
 use watchdog_proto::probe::v1::Outcome;
 
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 use watchdog_test_support::fault_proxy::Behaviour;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {

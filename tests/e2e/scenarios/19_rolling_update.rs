@@ -6,9 +6,9 @@
 use anyhow::ensure;
 use serde_json::json;
 
-use crate::acceptance::COUNTS;
-use crate::acceptance::backend::Plan;
-use crate::acceptance::fixture::Fixture;
+use crate::COUNTS;
+use crate::backend::Plan;
+use crate::fixture::Fixture;
 use watchdog_test_support::history::timeline::Fact;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {

@@ -4,32 +4,18 @@
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::{Exclusion, Verdict};
 
-use super::control_plane::ControlPlane;
-use super::fixture::Fixture;
-use super::runner::Scenario;
-use super::shoot::ShootUnderTest;
-use watchdog_test_support::wait;
+use crate::fixture::Fixture;
+use crate::runner::Scenario;
+use crate::shoot::ShootUnderTest;
 
-#[path = "20_api_server_down.rs"]
-mod api_server_down;
 #[path = "05_api_server_gone.rs"]
 mod api_server_gone;
-#[path = "21_api_server_up.rs"]
-mod api_server_up;
 #[path = "06_broken_kubeconfig.rs"]
 mod broken_kubeconfig;
-#[path = "26_crashes_for_its_own_reasons.rs"]
-mod crashes_for_its_own_reasons;
 #[path = "17_dead_zone.rs"]
 mod dead_zone;
 #[path = "14_deletion.rs"]
 mod deletion;
-#[path = "22_etcd_down.rs"]
-mod etcd_down;
-#[path = "23_etcd_up.rs"]
-mod etcd_up;
-#[path = "24_etcd_with_a_bad_member.rs"]
-mod etcd_with_a_bad_member;
 #[path = "11_hibernation.rs"]
 mod hibernation;
 #[path = "07_ignored_dependant.rs"]
@@ -40,8 +26,6 @@ mod in_place_update;
 mod last_lease_deleted;
 #[path = "04_left_at_zero.rs"]
 mod left_at_zero;
-#[path = "25_many_recover_together.rs"]
-mod many_recover_together;
 #[path = "13_migration.rs"]
 mod migration;
 #[path = "01_no_workers.rs"]
@@ -74,7 +58,7 @@ macro_rules! scenario {
 }
 
 /// All of them, by number.
-pub const ALL: &[Scenario] = &[
+pub(crate) const ALL: &[Scenario] = &[
     scenario!("01_no_workers.rs", no_workers),
     scenario!("02_one_node.rs", one_node),
     scenario!("03_last_lease_deleted.rs", last_lease_deleted),
@@ -94,13 +78,6 @@ pub const ALL: &[Scenario] = &[
     scenario!("17_dead_zone.rs", dead_zone),
     scenario!("18_throttled.rs", throttled),
     scenario!("19_rolling_update.rs", rolling_update),
-    scenario!("20_api_server_down.rs", api_server_down),
-    scenario!("21_api_server_up.rs", api_server_up),
-    scenario!("22_etcd_down.rs", etcd_down),
-    scenario!("23_etcd_up.rs", etcd_up),
-    scenario!("24_etcd_with_a_bad_member.rs", etcd_with_a_bad_member),
-    scenario!("25_many_recover_together.rs", many_recover_together),
-    scenario!("26_crashes_for_its_own_reasons.rs", crashes_for_its_own_reasons),
 ];
 
 /// A dependant as the watchdog leaves it when it has scaled it down.
@@ -131,14 +108,4 @@ async fn slow_controller(fixture: &Fixture, shoot: &ShootUnderTest) -> anyhow::R
     let grace = format!("{}ms", fixture.times().grace.as_millis());
     let manager = json!({"kubeControllerManager": {"nodeMonitorGracePeriod": grace}});
     shoot.change_shoot(json!({"spec": {"kubernetes": manager}})).await
-}
-
-/// Watches for as long as weeding would take, and longer.
-async fn nothing_is_weeded(fixture: &Fixture, plane: &ControlPlane) -> anyhow::Result<()> {
-    wait::holds("nothing is weeded", fixture.observation_window(), || async {
-        let deleted = plane.deleted_components().await;
-        anyhow::ensure!(deleted.is_empty(), "{deleted:?} were");
-        Ok(true)
-    })
-    .await
 }

@@ -1,8 +1,7 @@
-//! The acceptance suite and the demo: the programs as their users start them.
+//! The demo: the programs as their users start them.
 //!
-//! Errors are `anyhow` throughout: a test or the demo shows them to a person and stops, nobody matches on them.
+//! Errors are `anyhow` throughout: the demo shows them to a person and stops, nobody matches on them.
 
-#![allow(missing_docs, reason = "no API: only tests use it")]
+#![allow(missing_docs, reason = "no API: only the demo and its test use it")]
 
-pub mod acceptance;
 pub mod demo;

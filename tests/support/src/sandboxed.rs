@@ -36,6 +36,7 @@ pub struct SandboxFixture {
     pub scratch: Arc<Scratch>,
     /// The record of the seed.
     pub timeline: Arc<Timeline>,
+    timing: SimTiming,
     _recorder: Recorder,
 }
 
@@ -116,7 +117,10 @@ impl SandboxFixture {
         weeder: &str,
     ) -> anyhow::Result<Self> {
         let scratch = Scratch::new(name)?;
-        let config = SandboxConfig { timing, shoots };
+        let config = SandboxConfig {
+            timing: timing.clone(),
+            shoots,
+        };
         let sandbox = Sandbox::start(config).await?;
         let seed = client(&sandbox.seed().kubeconfig(ADMINISTRATOR)).await?;
         let (timeline, recorder) = Timeline::start(&seed).await?;
@@ -126,6 +130,7 @@ impl SandboxFixture {
             seed,
             scratch,
             timeline,
+            timing,
             _recorder: recorder,
         })
     }
@@ -258,29 +263,45 @@ impl SandboxFixture {
         self.timeline.add(shoot.namespace(), Fact::Cut { cut, of });
     }
 
-    /// Waits until everything is restored, and judges all shoots by what happened until then. The test has used
-    /// [`Self::cut_off`] and [`Self::reconnect`].
-    ///
-    /// # Errors
-    /// When something is not restored, or an invariant was violated.
-    pub async fn check_history(&self) -> anyhow::Result<HistoryReport> {
-        let timing = timing();
-        let expected = Expectation {
+    /// Judges the history of every shoot if all are restored in the end. The test has used [`Self::cut_off`] and
+    /// [`Self::reconnect`].
+    #[must_use]
+    pub fn expectation(&self) -> Expectation {
+        Expectation {
             counts: vec![(KCM, 1), (MCM, 1), (CA, 1)],
             nodes: Some(NodeTimes {
-                grace: timing.node_monitor_grace_period,
-                renew_interval: timing.renew_interval,
+                grace: self.timing.node_monitor_grace_period,
+                renew_interval: self.timing.renew_interval,
                 threshold: 0.6,
             }),
             restored: true,
             verdicts: false,
-        };
+        }
+    }
+
+    /// Waits until everything is restored, and judges all shoots by what happened until then.
+    ///
+    /// # Errors
+    /// When something is not restored, or an invariant was violated.
+    pub async fn check_history(&self) -> anyhow::Result<HistoryReport> {
+        let history = || History::new(history::from_sandbox(&self.sandbox.seed().audit()));
+        self.check(&self.expectation(), history).await
+    }
+
+    /// The same by another expectation, and by the writes that the test has taken from the audit log.
+    ///
+    /// # Errors
+    /// As [`Self::check_history`].
+    pub async fn check(
+        &self,
+        expected: &Expectation,
+        history: impl FnOnce() -> History,
+    ) -> anyhow::Result<HistoryReport> {
         let shoots = self.sandbox.shoots();
         let names: Vec<_> = shoots.iter().map(SimulatedShoot::namespace).collect();
         let restored = self.timeline.until_restored(&names, &expected.counts, BOUND);
         restored.await?;
-        let history = History::new(history::from_sandbox(&self.sandbox.seed().audit()));
-        let report = history.check_with(&self.timeline, names, &expected);
+        let report = history().check_with(&self.timeline, names, expected);
         report.check()?;
         Ok(report)
     }

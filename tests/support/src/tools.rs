@@ -7,8 +7,6 @@ use anyhow::{Context, bail};
 
 /// grpcurl, the gRPC command line client.
 pub const GRPCURL: &str = "grpcurl";
-/// strace, which makes system calls fail.
-pub const STRACE: &str = "strace";
 
 /// Debian's Chromium. Its tests are skipped where it is not installed.
 pub const CHROMIUM: &str = "chromium";

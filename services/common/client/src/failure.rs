@@ -279,6 +279,7 @@ mod tests {
         for (error, reason) in [
             (io::ErrorKind::ConnectionRefused.into(), Reason::ConnectionRefused),
             (io::ErrorKind::TimedOut.into(), Reason::Timeout),
+            (io::Error::from_raw_os_error(12), Reason::LocalLimit),
             (io::Error::from_raw_os_error(24), Reason::LocalLimit),
             (
                 io::Error::other(io::Error::from_raw_os_error(105)),

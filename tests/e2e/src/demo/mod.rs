@@ -44,7 +44,7 @@ fn timing() -> SimTiming {
 }
 
 fn specs(shoots: &[&str]) -> Vec<SimulatedShootSpec> {
-    let spec = |name: &&str| SimulatedShootSpec::new(name, NODES).timing(timing());
+    let spec = |name: &&str| SimulatedShootSpec::new(name, NODES);
     shoots.iter().map(spec).collect()
 }
 
@@ -64,12 +64,12 @@ pub async fn run(keep: bool) -> anyhow::Result<bool> {
     let output = TimedOutput::start();
     // The configuration that Gardener deploys, except the times.
     let prober = fixtures::prober("probeInterval: 6s\ninitialDelay: 1s", "2s");
-    let fixture =
-        SandboxFixture::start_with("demo", specs(&SHOOTS), &prober, &fixtures::weeder("30s")).await?;
+    let weeder = fixtures::weeder("30s");
+    let fixture = SandboxFixture::start_at("demo", timing(), specs(&SHOOTS), &prober, &weeder).await?;
     // The same incident on a seed without the watchdog.
     let unprotected = Sandbox::start(SandboxConfig {
+        timing: timing(),
         shoots: specs(&SHOOTS[..1]),
-        ..SandboxConfig::default()
     });
     let unprotected = unprotected.await.context("start the sandbox")?;
     output.line(format!(

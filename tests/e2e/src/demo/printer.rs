@@ -14,8 +14,8 @@ use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_test_support::simulation::SimulatedShoot;
 
-use super::Watchdog;
 use super::output::TimedOutput;
+use super::{Watchdog, timing};
 use watchdog_test_support::watchdog::Setup;
 
 /// Reports replicas this often: they are read from the store, in this process.
@@ -238,7 +238,7 @@ struct LeaseCounts {
 /// Looks at the leases as the kubelets wrote them.
 fn leases(shoot: &SimulatedShoot) -> LeaseCounts {
     let now = jiff::Timestamp::now();
-    let timing = shoot.timing();
+    let timing = timing();
     let missed = timing.renew_interval.mul_f64(1.25);
     let expired = timing.node_monitor_grace_period.mul_f64(0.75);
     let nodes = shoot.nodes();

@@ -8,6 +8,5 @@ mod drain;
 mod grpcurl;
 mod page;
 mod probe_cost;
-mod release;
 mod standalone;
 mod watchdogctl;

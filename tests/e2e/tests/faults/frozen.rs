@@ -29,13 +29,7 @@ async fn for_5_seconds() {
     frozen("frozen-5", Duration::from_secs(5)).await;
 }
 
-/// Longer than a Lease is valid, that of a member or of the leader.
-#[tokio::test(flavor = "multi_thread")]
-async fn for_20_seconds() {
-    frozen("frozen-20", Duration::from_secs(20)).await;
-}
-
-/// Longer than a silent watch is trusted.
+/// Longer than a Lease is valid, that of a member or of the leader, and than a silent watch is trusted.
 #[tokio::test(flavor = "multi_thread")]
 async fn for_40_seconds() {
     frozen("frozen-40", Duration::from_secs(40)).await;

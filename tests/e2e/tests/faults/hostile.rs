@@ -99,25 +99,3 @@ async fn a_node_with_a_name_of_300_000_bytes_costs_other_shoots_nothing() {
     check_log(&lease_probe);
     check_log(&coordinator);
 }
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_a_name_of_300_000_bytes_costs_the_drop_in_nothing() {
-    let (fixture, _server) = start("hostile-name-drop-in").await.unwrap();
-    let command = fixture.drop_in_command("drop-in-0").unwrap();
-    let drop_in = fixture.setup.custom(command).await.unwrap();
-    drop_in.wait_ready().await.unwrap();
-    let address = format!("http://{}", drop_in.grpc);
-    let channel = Channel::from_shared(address).unwrap().connect_lazy();
-    let verdict = until_quoted(&channel).await.unwrap();
-    check_text(&verdict.message);
-    for shoot in fixture.sandbox.shoots() {
-        wait::until_true("the shoot is healthy", BOUND, || async {
-            let verdict = watchdog::verdict(channel.clone(), shoot.namespace()).await?;
-            Ok(verdict.outcome() == Outcome::Healthy)
-        })
-        .await
-        .unwrap();
-    }
-    check_protects(&fixture).await;
-    check_log(&drop_in);
-}

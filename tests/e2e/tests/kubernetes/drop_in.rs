@@ -12,8 +12,8 @@ use kube::api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams, Post
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::Instant;
-use watchdog_e2e::acceptance::control_plane::objects::Writer;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::crash_loop::CrashingControlPlane;
 use watchdog_test_support::fixtures::{self, KCM, MCM};
 use watchdog_test_support::history::timeline::Fact;
 use watchdog_test_support::http_exchange;
@@ -327,14 +327,11 @@ async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_weeder_weeds_by_endpoint_slices_or_names_the_missing_right() {
-    const SERVICE: &str = "etcd-main-client";
     let plane = RealControlPlane::start("dropin-weeder").await.unwrap();
     let options = ApiServerOptions::new("seed").user(USERS[0], &["dependency-watchdog"]);
     let server = plane.api_server_with(options).await.unwrap();
     let seed = server.client();
-    for namespace in ["garden", SHOOT] {
-        create_namespace(&seed, namespace).await.unwrap();
-    }
+    create_namespace(&seed, "garden").await.unwrap();
     grant_as_gardenlet(&seed, "weeder", "dependency-watchdog")
         .await
         .unwrap();
@@ -344,12 +341,9 @@ async fn the_weeder_weeds_by_endpoint_slices_or_names_the_missing_right() {
         .unwrap();
     // A time that jiff cannot read.
     release_lease(&seed, "dwd-weeder-leader-election", "9999-12-31T23:59:59.000000Z").await;
-    let writer = Writer::new(&seed).await.unwrap();
-    let etcd = |ready: bool| [("etcd-main-0".to_owned(), ready)];
-    writer.publish(SHOOT, SERVICE, &etcd(false)).await.unwrap();
-    let pod = writer.create(SHOOT, "kube-apiserver", "apiserver").await.unwrap();
-    let pod = pod.metadata.name.unwrap();
-    writer.crash(SHOOT, &pod).await.unwrap();
+    let crash_loop = CrashingControlPlane::new(&seed, SHOOT).await.unwrap();
+    crash_loop.set_ready(false).await.unwrap();
+    crash_loop.crash().await.unwrap();
     let drop_in = DropIn::start(&plane, &server, "weeder", USERS[0], &config).await;
     if !fixtures::serves_endpoint_slices(&seed).await.unwrap() {
         wait::until("the missing right is named", BOUND, || async {
@@ -363,11 +357,7 @@ async fn the_weeder_weeds_by_endpoint_slices_or_names_the_missing_right() {
         return;
     }
     drop_in.wait_ready().await;
-    writer.publish(SHOOT, SERVICE, &etcd(true)).await.unwrap();
-    wait::until_true("the pod is weeded", BOUND, || async {
-        Ok(writer.is_gone(SHOOT, &pod).await)
-    })
-    .await
-    .unwrap();
+    crash_loop.set_ready(true).await.unwrap();
+    crash_loop.wait_weeded().await.unwrap();
     drop_in.stop().await;
 }

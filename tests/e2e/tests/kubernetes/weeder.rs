@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
-use kube::{Api, ResourceExt};
-use watchdog_e2e::acceptance::control_plane::at_once;
-use watchdog_e2e::acceptance::control_plane::objects::Writer;
+use kube::{Api, Client, ResourceExt as _};
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 use watchdog_proto::weeder::v1::{KeepReason, ListWeedersRequest};
+use watchdog_test_support::crash_loop::{CrashingControlPlane, next_second};
 use watchdog_test_support::fixtures;
 use watchdog_test_support::real::{ApiServerOptions, RealControlPlane, create_namespace};
 use watchdog_test_support::wait::{self, BOUND};
@@ -21,39 +21,42 @@ const SHOOTS: usize = 50;
 
 const STARTS: usize = 10;
 
-const SERVICE: &str = "etcd-main-client";
-
 const STOP: Duration = Duration::from_secs(30);
 
-/// The control planes of the shoots: a kube-apiserver in a crash loop, and etcd, which it needs.
-struct ControlPlanes {
-    writer: Writer,
+/// Requests at once: the API server works on two cores beside its tests.
+const AT_ONCE: usize = 16;
+
+/// The crash loops of all shoots.
+struct CrashLoops {
+    shoots: Vec<CrashingControlPlane>,
     pods: Api<Pod>,
 }
 
-impl ControlPlanes {
-    async fn create_namespaces(&self, seed: &kube::Client) -> anyhow::Result<()> {
-        at_once((0..SHOOTS).map(|i| async move { create_namespace(seed, &shoot(i)).await })).await?;
-        Ok(())
+async fn at_once<T>(actions: impl IntoIterator<Item = impl Future<Output = anyhow::Result<T>>>) -> Vec<T> {
+    let actions: Vec<_> = actions.into_iter().collect();
+    let done = stream::iter(actions).buffer_unordered(AT_ONCE).try_collect();
+    done.await.unwrap()
+}
+
+// === impl CrashLoops ===
+
+impl CrashLoops {
+    async fn new(seed: &Client) -> Self {
+        let new = |i| async move { CrashingControlPlane::new(seed, &format!("shoot--weeder--{i}")).await };
+        Self {
+            shoots: at_once((0..SHOOTS).map(new)).await,
+            pods: Api::all(seed.clone()),
+        }
     }
 
-    async fn publish_etcd(&self, ready: bool) -> anyhow::Result<()> {
-        let etcd = [("etcd-main-0".to_owned(), ready)];
-        let etcd = &etcd;
-        at_once((0..SHOOTS).map(|i| async move { self.writer.publish(&shoot(i), SERVICE, etcd).await }))
-            .await?;
-        Ok(())
+    async fn set_ready(&self, is_ready: bool) {
+        at_once(self.shoots.iter().map(|shoot| shoot.set_ready(is_ready))).await;
     }
 
-    /// One for each shoot. Returns their UIDs.
-    async fn create_crashing(&self) -> anyhow::Result<BTreeSet<String>> {
-        let create = |i: usize| async move {
-            let (namespace, component) = (shoot(i), "kube-apiserver");
-            let pod = self.writer.create(&namespace, component, "apiserver").await?;
-            self.writer.crash(&namespace, &pod.name_any()).await?;
-            Ok(pod.uid().unwrap_or_default())
-        };
-        Ok({ at_once((0..SHOOTS).map(create)).await? }.into_iter().collect())
+    /// One pod in each. Returns their UIDs.
+    async fn crash(&self) -> BTreeSet<String> {
+        let pods = at_once(self.shoots.iter().map(CrashingControlPlane::crash)).await;
+        pods.into_iter().collect()
     }
 
     async fn uids(&self) -> anyhow::Result<BTreeSet<String>> {
@@ -61,7 +64,7 @@ impl ControlPlanes {
         Ok(pods.items.iter().filter_map(Pod::uid).collect())
     }
 
-    async fn wait_gone(&self) {
+    async fn wait_weeded(&self) {
         wait::until("all pods are weeded", BOUND, || async {
             let left = self.uids().await?.len();
             anyhow::ensure!(left == 0, "{left} are left");
@@ -70,19 +73,6 @@ impl ControlPlanes {
         .await
         .unwrap();
     }
-}
-
-fn shoot(i: usize) -> String {
-    format!("shoot--weeder--{i}")
-}
-
-/// Waits until an object that is written is younger than all that there are: times of objects are whole seconds.
-async fn next_second() {
-    let now = Timestamp::now().as_second();
-    let next = wait::until_true("the next second", BOUND, || async {
-        Ok(Timestamp::now().as_second() > now)
-    });
-    next.await.unwrap();
 }
 
 /// Waits until the weeder reports in each shoot the pod that it leaves alone.
@@ -104,6 +94,15 @@ async fn wait_left_alone(setup: &Setup, weeder: &Service) {
     .unwrap();
 }
 
+/// Waits until a counter has reached one for each shoot, and no more.
+async fn wait_counted(weeder: &Service, series: &str) {
+    let counted = wait::until(series, BOUND, || async {
+        let count = weeder.metric(series).await?;
+        Ok(count.filter(|count| *count >= SHOOTS as f64))
+    });
+    assert_eq!(counted.await.unwrap(), SHOOTS as f64, "{series}");
+}
+
 async fn play(name: &str, options: ApiServerOptions, by_slices: bool) {
     let plane = RealControlPlane::start(name).await.unwrap();
     let server = plane.api_server_with(options).await.unwrap();
@@ -115,47 +114,59 @@ async fn play(name: &str, options: ApiServerOptions, by_slices: bool) {
     let setup = Setup::new(plane.scratch(), "", &fixtures::weeder("1h")).unwrap();
     let kubeconfig = server.kubeconfig_for("admin").unwrap();
     create_namespace(&seed, "garden").await.unwrap();
-    let planes = ControlPlanes {
-        writer: Writer::new(&seed).await.unwrap(),
-        pods: Api::all(seed.clone()),
-    };
-    planes.create_namespaces(&seed).await.unwrap();
-    planes.publish_etcd(false).await.unwrap();
-    planes.create_crashing().await.unwrap();
-    next_second().await;
-    planes.publish_etcd(true).await.unwrap();
+    let shoots = CrashLoops::new(&seed).await;
+    shoots.set_ready(false).await;
+    shoots.crash().await;
+    next_second().await.unwrap();
+    shoots.set_ready(true).await;
 
     let identities = ["weeder-0", "weeder-1"];
     let start = |identity| setup.weeder(identity, &kubeconfig);
     let [first, second] = identities.map(start);
     let (first, second) = tokio::try_join!(first, second).unwrap();
-    planes.wait_gone().await;
+    shoots.wait_weeded().await;
     for weeder in [first, second] {
         weeder.process.stop(STOP).await.unwrap();
     }
 
-    next_second().await;
-    let successors = planes.create_crashing().await.unwrap();
+    next_second().await.unwrap();
+    let successors = shoots.crash().await;
     for start_number in 1..=STARTS {
         let weeder = start(identities[0]).await.unwrap();
         wait_left_alone(&setup, &weeder).await;
         weeder.process.stop(STOP).await.unwrap();
-        assert_eq!(planes.uids().await.unwrap(), successors, "start {start_number}");
+        assert_eq!(shoots.uids().await.unwrap(), successors, "start {start_number}");
     }
 
     let weeder = start(identities[0]).await.unwrap();
     wait_left_alone(&setup, &weeder).await;
-    planes.publish_etcd(false).await.unwrap();
-    next_second().await;
-    planes.publish_etcd(true).await.unwrap();
-    planes.wait_gone().await;
-    let deleted = wait::until("all deletions are counted", BOUND, || async {
-        let deleted = weeder
-            .metric("watchdog_weeder_deletions_total{result=\"deleted\"}")
-            .await?;
-        Ok(deleted.filter(|deleted| *deleted >= SHOOTS as f64))
-    });
-    assert_eq!(deleted.await.unwrap(), SHOOTS as f64);
+    shoots.set_ready(false).await;
+    next_second().await.unwrap();
+    shoots.set_ready(true).await;
+    shoots.wait_weeded().await;
+    wait_counted(&weeder, "watchdog_weeder_deletions_total{result=\"deleted\"}").await;
+
+    // They crash for reasons of their own: it was of no use to delete them.
+    next_second().await.unwrap();
+    let successors = shoots.crash().await;
+    wait_counted(&weeder, "watchdog_weeder_useless_deletions_total").await;
+    wait_left_alone(&setup, &weeder).await;
+    let events: Api<Event> = Api::all(seed);
+    wait::until_true("an Event warns in each shoot", BOUND, || async {
+        let listed = events.list(&Default::default()).await?;
+        let warnings = listed.items.iter().filter(|event| {
+            event.reason.as_deref() == Some("CrashesAlthoughServiceIsReady")
+                && event.type_.as_deref() == Some("Warning")
+                && event.regarding.as_ref().and_then(|about| about.name.as_deref()) == Some("kube-apiserver")
+        });
+        let warned: BTreeSet<_> = warnings
+            .filter_map(|event| event.metadata.namespace.as_ref())
+            .collect();
+        Ok(warned.len() == SHOOTS)
+    })
+    .await
+    .unwrap();
+    assert_eq!(shoots.uids().await.unwrap(), successors);
 }
 
 #[tokio::test(flavor = "multi_thread")]

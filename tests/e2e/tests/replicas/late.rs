@@ -42,23 +42,6 @@ async fn all_are_in_time(fixture: &SandboxFixture) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn a_witness_is_killed(name: &str, victim: usize) -> anyhow::Result<()> {
-    let fixture = seed(name).await?;
-    let witnesses = [
-        fixture.start_replica(ServiceKind::LeaseProbe, "first").await?,
-        fixture.start_replica(ServiceKind::LeaseProbe, "second").await?,
-    ];
-    let _coordinator = leading(&fixture, "coordinator").await?;
-    fixture
-        .sandbox
-        .shoots()
-        .iter()
-        .for_each(|shoot| shoot.cut(Cut::All));
-    tokio::time::sleep(INTO_THE_LOSS).await;
-    witnesses[victim].process.kill_9().await?;
-    all_are_in_time(&fixture).await
-}
-
 /// A coordinator that leads.
 async fn leading(fixture: &SandboxFixture, name: &str) -> anyhow::Result<Service> {
     let coordinator = fixture.start_replica(ServiceKind::Coordinator, name).await?;
@@ -69,14 +52,22 @@ async fn leading(fixture: &SandboxFixture, name: &str) -> anyhow::Result<Service
     Ok(coordinator)
 }
 
+/// Both witness every shoot: which of them dies makes no difference.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_loss_is_late_when_the_first_witness_dies() {
-    a_witness_is_killed("late-first", 0).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn no_loss_is_late_when_the_second_witness_dies() {
-    a_witness_is_killed("late-second", 1).await.unwrap();
+async fn no_loss_is_late_when_a_witness_dies() {
+    let fixture = seed("late-witness").await.unwrap();
+    let witnesses = ["first", "second"].map(|name| fixture.start_replica(ServiceKind::LeaseProbe, name));
+    let [first, second] = witnesses;
+    let (victim, _witness) = tokio::try_join!(first, second).unwrap();
+    let _coordinator = leading(&fixture, "coordinator").await.unwrap();
+    fixture
+        .sandbox
+        .shoots()
+        .iter()
+        .for_each(|shoot| shoot.cut(Cut::All));
+    tokio::time::sleep(INTO_THE_LOSS).await;
+    victim.process.kill_9().await.unwrap();
+    all_are_in_time(&fixture).await.unwrap();
 }
 
 /// Its first write gets no answer: in half of the shoots that is the first of all, in the others the one between the

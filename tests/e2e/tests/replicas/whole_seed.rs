@@ -1,6 +1,6 @@
-//! Any replica answers for the whole seed, a standby with what the leader says: a subscriber that keeps the contract of
-//! the streams knows every shoot all the time while every replica is replaced, one after the other, and lists are whole
-//! through each of them.
+//! Any replica of lease-probe answers for the whole seed: a subscriber that keeps the contract of the streams knows
+//! every shoot all the time while every replica is replaced, one after the other, and lists are whole through each of
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,19 +8,16 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
+use tonic::Streaming;
 use tonic::transport::Channel;
-use tonic::{Status, Streaming};
-use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_proto::scaling::v1 as scaling;
-use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
+use watchdog_proto::probe::v1::{ListVerdictsRequest, WatchVerdictsRequest, WatchVerdictsResponse};
 use watchdog_proto::stream::v1::Completeness;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
 use watchdog_test_support::simulation::SimulatedShootSpec;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
-use watchdog_watch_stream::item::StreamItem;
 use watchdog_watch_stream::message::Event;
 use watchdog_watch_stream::wire::WatchResponse;
 
@@ -44,34 +41,11 @@ struct SubscriberState {
     snapshots: usize,
 }
 
-/// Opens a stream over the whole seed.
-trait Subscribe: WatchResponse<Item: StreamItem<Key = String>> {
-    fn open(channel: Channel) -> impl Future<Output = Result<Streaming<Self>, Status>> + Send;
-}
-
-impl Subscribe for probe::WatchVerdictsResponse {
-    async fn open(channel: Channel) -> Result<Streaming<Self>, Status> {
-        let request = probe::WatchVerdictsRequest::default();
-        let answer = LeaseProbeServiceClient::new(channel)
-            .watch_verdicts(request)
-            .await?;
-        Ok(answer.into_inner())
-    }
-}
-
-impl Subscribe for scaling::WatchScalingResponse {
-    async fn open(channel: Channel) -> Result<Streaming<Self>, Status> {
-        let request = scaling::WatchScalingRequest::default();
-        let answer = ScalingServiceClient::new(channel).watch_scaling(request).await?;
-        Ok(answer.into_inner())
-    }
-}
-
 // === impl SubscriberState ===
 
 impl SubscriberState {
     /// Reads one stream until it ends.
-    async fn follow<R: Subscribe>(known: &Mutex<Self>, mut stream: Streaming<R>) {
+    async fn follow(known: &Mutex<Self>, mut stream: Streaming<WatchVerdictsResponse>) {
         let mut snapshot = Some(BTreeSet::new());
         while let Ok(Some(message)) = stream.message().await {
             let event = message.decode().unwrap().event;
@@ -99,7 +73,7 @@ impl SubscriberState {
 }
 
 /// Follows a seed through whichever replica is ready.
-fn subscribe<R: Subscribe>(backends: &Backends) -> (Arc<Mutex<SubscriberState>>, AbortOnDropHandle<()>) {
+fn subscribe(backends: &Backends) -> (Arc<Mutex<SubscriberState>>, AbortOnDropHandle<()>) {
     let known: Arc<Mutex<SubscriberState>> = Arc::default();
     let (backends, follows) = (backends.clone(), known.clone());
     let task = async move {
@@ -108,9 +82,11 @@ fn subscribe<R: Subscribe>(backends: &Backends) -> (Arc<Mutex<SubscriberState>>,
             let ready: Vec<Channel> = backends.lock().values().cloned().collect();
             turn += 1;
             if let Some(channel) = ready.get(turn % ready.len().max(1))
-                && let Ok(stream) = R::open(channel.clone()).await
+                && let Ok(stream) = LeaseProbeServiceClient::new(channel.clone())
+                    .watch_verdicts(WatchVerdictsRequest::default())
+                    .await
             {
-                SubscriberState::follow(&follows, stream).await;
+                SubscriberState::follow(&follows, stream.into_inner()).await;
             }
             // A client's back-off.
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -119,60 +95,35 @@ fn subscribe<R: Subscribe>(backends: &Backends) -> (Arc<Mutex<SubscriberState>>,
     (known, AbortOnDropHandle::new(tokio::spawn(task)))
 }
 
-/// The shoots that a replica lists, and whether that is all.
-async fn list(
-    fixture: &SandboxFixture,
-    kind: ServiceKind,
-    through: &Service,
-) -> anyhow::Result<(usize, Completeness)> {
-    let channel = fixture.setup.channel(through)?;
+/// The number of shoots that a replica lists, and whether that is all.
+async fn list(fixture: &SandboxFixture, through: &Service) -> anyhow::Result<(usize, Completeness)> {
+    let mut client = LeaseProbeServiceClient::new(fixture.setup.channel(through)?);
     let (mut shoots, mut page_token) = (0, String::new());
     loop {
-        let (listed, next, completeness) = match kind {
-            ServiceKind::LeaseProbe => {
-                let request = probe::ListVerdictsRequest {
-                    page_size: 70,
-                    page_token,
-                    ..Default::default()
-                };
-                let mut client = LeaseProbeServiceClient::new(channel.clone());
-                let page = client.list_verdicts(request).await?.into_inner();
-                (page.verdicts.len(), page.next_page_token, page.completeness)
-            }
-            _ => {
-                let request = scaling::ListScalingRequest {
-                    page_size: 70,
-                    page_token,
-                    ..Default::default()
-                };
-                let mut client = ScalingServiceClient::new(channel.clone());
-                let page = client.list_scaling(request).await?.into_inner();
-                (page.scalings.len(), page.next_page_token, page.completeness)
-            }
+        let request = ListVerdictsRequest {
+            page_size: 70,
+            page_token,
+            ..Default::default()
         };
-        shoots += listed;
-        if next.is_empty() {
-            return Ok((shoots, completeness.unwrap_or_default()));
+        let page = client.list_verdicts(request).await?.into_inner();
+        shoots += page.verdicts.len();
+        if page.next_page_token.is_empty() {
+            return Ok((shoots, page.completeness.unwrap_or_default()));
         }
-        page_token = next;
+        page_token = page.next_page_token;
     }
 }
 
-/// How many shoots a replica lists. A standby refuses while nobody leads; an answer is whole at once.
-async fn listed(fixture: &SandboxFixture, kind: ServiceKind, through: &Service) -> usize {
-    if kind == ServiceKind::LeaseProbe {
-        return list(fixture, kind, through).await.unwrap().0;
-    }
-    let answered = wait::until("a replica leads", BOUND, || async {
-        Ok(Some(list(fixture, kind, through).await?.0))
-    });
-    answered.await.unwrap()
+/// The same for one that is whole at once.
+async fn assert_lists(fixture: &SandboxFixture, through: &Service, shoots: usize) {
+    let (listed, _) = list(fixture, through).await.unwrap();
+    assert_eq!(listed, shoots, "through {}", through.process.name());
 }
 
-async fn until_whole(fixture: &SandboxFixture, kind: ServiceKind, replicas: &[Service], shoots: usize) {
+async fn until_whole(fixture: &SandboxFixture, replicas: &[Service], shoots: usize) {
     wait::until("every replica lists the whole seed", BOUND, || async {
         for replica in replicas {
-            let (listed, completeness) = list(fixture, kind, replica).await?;
+            let (listed, completeness) = list(fixture, replica).await?;
             let name = replica.process.name();
             anyhow::ensure!(
                 listed == shoots && completeness.complete,
@@ -183,74 +134,6 @@ async fn until_whole(fixture: &SandboxFixture, kind: ServiceKind, replicas: &[Se
     })
     .await
     .unwrap();
-}
-
-/// Replaces every replica of a service under the eyes of a subscriber, and kills one in the end.
-async fn rolled<R: Subscribe>(fixture: &SandboxFixture, kind: ServiceKind, shoots: usize) -> Vec<Service> {
-    let prefix = format!("{kind:?}").to_lowercase();
-    let backends = Backends::default();
-    let start = async |name: String| {
-        let replica = fixture.start_replica(kind, &name).await.unwrap();
-        backends
-            .lock()
-            .insert(name, fixture.setup.channel(&replica).unwrap());
-        replica
-    };
-    let mut replicas = vec![
-        start(format!("{prefix}-a0")).await,
-        start(format!("{prefix}-a1")).await,
-    ];
-    until_whole(fixture, kind, &replicas, shoots).await;
-    let (known, _task) = subscribe::<R>(&backends);
-    wait::until("the subscriber knows every shoot", BOUND, || async {
-        let known = known.lock();
-        anyhow::ensure!(known.shoots.len() == shoots, "{} of {shoots}", known.shoots.len());
-        Ok(Some(()))
-    })
-    .await
-    .unwrap();
-    for i in 0..replicas.len() {
-        let new = start(format!("{prefix}-b{i}")).await;
-        // A ready replica answers for the whole seed at once.
-        let count = listed(fixture, kind, &new).await;
-        assert_eq!(count, shoots, "through {}", new.process.name());
-        let old = std::mem::replace(&mut replicas[i], new);
-        backends.lock().remove(old.process.name());
-        assert_eq!(old.process.stop(STOP_BOUND).await.unwrap().code(), Some(0));
-        for replica in &replicas {
-            let count = listed(fixture, kind, replica).await;
-            assert_eq!(count, shoots, "through {}", replica.process.name());
-        }
-    }
-    until_whole(fixture, kind, &replicas, shoots).await;
-    wait::until("the subscriber has connected again", BOUND, || async {
-        Ok((known.lock().snapshots > 1).then_some(()))
-    })
-    .await
-    .unwrap();
-    {
-        let known = known.lock();
-        assert!(known.lost.is_empty(), "{:#?}", known.lost);
-    }
-
-    let killed = replicas.remove(0);
-    let name = killed.process.name().to_owned();
-    backends.lock().remove(&name);
-    killed.process.kill_9().await.unwrap();
-    if kind == ServiceKind::LeaseProbe {
-        wait::until("the killed replica is missing", BOUND, || async {
-            let (listed, completeness) = list(fixture, kind, &replicas[0]).await?;
-            anyhow::ensure!(listed == shoots, "{listed} are listed");
-            Ok((completeness.missing_replicas == [name.as_str()]).then_some(()))
-        })
-        .await
-        .unwrap();
-    }
-    until_whole(fixture, kind, &replicas, shoots).await;
-    let known = known.lock();
-    assert!(known.lost.is_empty(), "{:#?}", known.lost);
-    drop(known);
-    replicas
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -266,8 +149,56 @@ async fn is_seen_through_a_rollout_of_every_replica() {
     let fixture = SandboxFixture::start_with("whole-seed", specs, &prober, &fixtures::weeder("1m"))
         .await
         .unwrap();
-    let _lease_probes =
-        rolled::<probe::WatchVerdictsResponse>(&fixture, ServiceKind::LeaseProbe, shoots).await;
-    let _coordinators =
-        rolled::<scaling::WatchScalingResponse>(&fixture, ServiceKind::Coordinator, shoots).await;
+    let backends = Backends::default();
+    let start = async |name: &str| {
+        let replica = fixture
+            .start_replica(ServiceKind::LeaseProbe, name)
+            .await
+            .unwrap();
+        let channel = fixture.setup.channel(&replica).unwrap();
+        backends.lock().insert(name.to_owned(), channel);
+        replica
+    };
+    let mut replicas = vec![start("a0").await, start("a1").await];
+    until_whole(&fixture, &replicas, shoots).await;
+    let (known, _task) = subscribe(&backends);
+    wait::until("the subscriber knows every shoot", BOUND, || async {
+        let known = known.lock();
+        anyhow::ensure!(known.shoots.len() == shoots, "{} of {shoots}", known.shoots.len());
+        Ok(Some(()))
+    })
+    .await
+    .unwrap();
+    for i in 0..replicas.len() {
+        let new = start(&format!("b{i}")).await;
+        // A ready replica answers for the whole seed at once.
+        assert_lists(&fixture, &new, shoots).await;
+        let old = std::mem::replace(&mut replicas[i], new);
+        backends.lock().remove(old.process.name());
+        assert_eq!(old.process.stop(STOP_BOUND).await.unwrap().code(), Some(0));
+        for replica in &replicas {
+            assert_lists(&fixture, replica, shoots).await;
+        }
+    }
+    until_whole(&fixture, &replicas, shoots).await;
+    wait::until("the subscriber has connected again", BOUND, || async {
+        Ok((known.lock().snapshots > 1).then_some(()))
+    })
+    .await
+    .unwrap();
+    assert_eq!(known.lock().lost, [""; 0]);
+
+    let killed = replicas.remove(0);
+    let name = killed.process.name().to_owned();
+    backends.lock().remove(&name);
+    killed.process.kill_9().await.unwrap();
+    wait::until("the killed replica is missing", BOUND, || async {
+        let (listed, completeness) = list(&fixture, &replicas[0]).await?;
+        anyhow::ensure!(listed == shoots, "{listed} are listed");
+        Ok((completeness.missing_replicas == [name.as_str()]).then_some(()))
+    })
+    .await
+    .unwrap();
+    until_whole(&fixture, &replicas, shoots).await;
+    assert_eq!(known.lock().lost, [""; 0]);
 }

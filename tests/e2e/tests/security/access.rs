@@ -1,6 +1,6 @@
-//! Access over TLS: by certificate and by name, and while both sides are given new ones.
+//! Access over TLS, by certificate and by name. What becomes of connections when certificates are replaced is tested in
+//! `watchdog-runtime`.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use futures::future::join_all;
@@ -16,12 +16,11 @@ use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::tls::{PemFiles, Tls};
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
-use watchdog_test_support::http_exchange::exchange;
 use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service, tls_options};
 
-use crate::subscriber::{Subscriber, list};
+use crate::subscriber::list;
 
 fn tls(files: &TlsFiles, ca: &TlsFiles) -> Tls {
     let paths = PemFiles {
@@ -175,30 +174,6 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
 }
 
 /// Speaks TLS without a certificate.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_admin_endpoint_asks_all_but_probes_for_a_certificate() {
-    let fixture = SandboxFixture::start("admin-tls", &["one"]).await.unwrap();
-    let server = Authority::new(&fixture.scratch, "ours")
-        .unwrap()
-        .issue("server", &[SERVER_NAME])
-        .unwrap();
-    let command = fixture
-        .bare_command(binaries::LEASE_PROBE, "admin-tls")
-        .unwrap()
-        .args(tls_options(&server))
-        .arg("--admin-tls");
-    let service = fixture.setup.custom(command).await.unwrap();
-    for (path, code) in [("/healthz", 200), ("/metrics", 403)] {
-        let tcp = TcpStream::connect(&service.admin).await.unwrap();
-        let stream = connect_tls(tcp, &server).await.unwrap();
-        let (found, text) = exchange(stream, "GET", path, "").await.unwrap();
-        assert_eq!(found, code, "{path}: {text}");
-    }
-    let tcp = TcpStream::connect(&service.admin).await.unwrap();
-    let plain = exchange(tcp, "GET", "/healthz", "").await;
-    assert!(!matches!(plain, Ok((200, _))), "not in the clear: {plain:?}");
-}
-
 async fn connect_tls(tcp: TcpStream, ca: &TlsFiles) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&ca.ca).unwrap()).unwrap();
@@ -210,72 +185,4 @@ async fn connect_tls(tcp: TcpStream, ca: &TlsFiles) -> std::io::Result<TlsStream
         .with_no_client_auth();
     let name = ServerName::try_from(SERVER_NAME).unwrap();
     TlsConnector::from(Arc::new(config)).connect(name, tcp).await
-}
-
-fn replace(files: &TlsFiles, with: &TlsFiles, authorities: &[&Path]) {
-    let bundle: String = authorities
-        .iter()
-        .map(|ca| std::fs::read_to_string(ca).unwrap())
-        .collect();
-    std::fs::write(&files.ca, bundle).unwrap();
-    std::fs::copy(&with.key, &files.key).unwrap();
-    std::fs::copy(&with.cert, &files.cert).unwrap();
-}
-
-/// As a certificate authority is replaced without a gap: both are trusted, then the new one issues, then the old one
-/// is forgotten.
-#[tokio::test(flavor = "multi_thread")]
-async fn no_stream_is_dropped_by_a_rotation_before_its_authority_is_forgotten() {
-    let fixture = SandboxFixture::start("rotation", &["one", "two", "three"])
-        .await
-        .unwrap();
-    let (old, new) = (
-        Authority::new(&fixture.scratch, "old").unwrap(),
-        Authority::new(&fixture.scratch, "new").unwrap(),
-    );
-    let first = old.issue("first", &[SERVER_NAME]).unwrap();
-    let second = new.issue("second", &[SERVER_NAME]).unwrap();
-    let copy = |name: &str, of: &Path| fixture.scratch.write(name, std::fs::read(of).unwrap()).unwrap();
-    let server = TlsFiles {
-        cert: copy("tls.crt", &first.cert),
-        key: copy("tls.key", &first.key),
-        ca: copy("ca.crt", &first.ca),
-    };
-    let service = lease_probe(&fixture, "rotation", &server, &[]).await;
-    let old_client = channel(&service.grpc, Some(tls(&first, &first)));
-    let mut subscribers = Vec::new();
-    for _ in 0..20 {
-        subscribers.push(Subscriber::start(old_client.clone()).await.unwrap());
-    }
-    let followed = async || join_all(subscribers.iter().map(|subscriber| subscriber.until_more(2))).await;
-
-    let new_client = |ca: &TlsFiles| channel(&service.grpc, Some(tls(&second, ca)));
-    let until_served = async |what: &str, ca: &TlsFiles| {
-        let look = || async { Ok(list(new_client(ca)).await.is_ok()) };
-        wait::until_true(what, BOUND, look).await.unwrap();
-    };
-    followed().await;
-    assert!(
-        list(new_client(&first)).await.is_err(),
-        "the new authority is not known yet"
-    );
-    replace(&server, &first, &[&first.ca, &second.ca]);
-    until_served("both authorities are trusted", &first).await;
-    followed().await;
-    replace(&server, &second, &[&first.ca, &second.ca]);
-    until_served("the new authority has issued", &second).await;
-    followed().await;
-    replace(&server, &second, &[&second.ca]);
-    wait::until("the old authority is forgotten", BOUND, || async {
-        let status = list(channel(&service.grpc, Some(tls(&first, &second)))).await;
-        Ok(status.err().filter(|status| causes(status).contains("UnknownCA")))
-    })
-    .await
-    .unwrap();
-    // A connection does not outlive the authority of its certificate.
-    join_all(subscribers.iter().map(Subscriber::until_ended)).await;
-    assert_eq!(
-        service.metric("watchdog_tls_files_valid").await.unwrap(),
-        Some(1.0)
-    );
 }

@@ -60,13 +60,6 @@ impl Subscriber {
         })
     }
 
-    /// Waits until the server has ended the stream.
-    pub(crate) async fn until_ended(&self) {
-        wait::until_true("the stream ends", BOUND, || async { Ok(self.task.is_finished()) })
-            .await
-            .unwrap();
-    }
-
     /// Waits for more than this number of verdicts from now on, on the stream from before.
     pub(crate) async fn until_more(&self, verdicts: u64) {
         let before = self.messages.load(Ordering::Relaxed);

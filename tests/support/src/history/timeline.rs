@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -17,9 +16,12 @@ use kube::{Api, Client, Resource, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_proto::probe::v1::Outcome;
+use tonic::Status;
+use tonic::transport::Channel;
+use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
+use watchdog_proto::probe::v1::{Outcome, WatchVerdictsRequest, watch_verdicts_response};
 
 use crate::fixtures::{CA, KCM, MCM};
 use crate::real::cluster_resource;
@@ -28,6 +30,9 @@ use crate::wait::BOUND;
 /// Facts about one shoot that are kept, those of some hundred incidents. Beyond that the older half is forgotten, so
 /// that a test of any length needs a bounded amount of memory; the checker judges the rest.
 const MAX_ENTRIES: usize = 5_000;
+
+/// After a broken stream of verdicts.
+const RETRY: Duration = Duration::from_millis(100);
 
 const PREFIX: &str = "dependency-watchdog.gardener.cloud/";
 
@@ -96,8 +101,6 @@ pub struct Timeline {
     entries: Mutex<BTreeMap<String, Vec<TimelineEntry>>>,
     /// Tells that something was added.
     changed: watch::Sender<()>,
-    /// True if verdicts may have been missed.
-    has_gaps: AtomicBool,
 }
 
 /// Keeps a timeline written while it lives.
@@ -155,15 +158,29 @@ impl Timeline {
         self.changed.send_replace(());
     }
 
-    /// From now on verdicts may be missed: lease-probe comes and goes.
-    pub fn note_gap(&self) {
-        self.has_gaps.store(true, Ordering::SeqCst);
+    /// Adds every verdict of a lease-probe while the handle lives.
+    #[must_use = "no verdict is added any more when this is dropped"]
+    pub fn record_verdicts(self: &Arc<Self>, lease_probe: Channel) -> AbortOnDropHandle<()> {
+        let timeline = self.clone();
+        AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                // Broken streams are opened again; what was missed is in the snapshot.
+                let _ = timeline.add_verdicts(lease_probe.clone()).await;
+                sleep(RETRY).await;
+            }
+        }))
     }
 
-    /// True if every verdict was received.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        !self.has_gaps.load(Ordering::SeqCst)
+    async fn add_verdicts(&self, lease_probe: Channel) -> Result<(), Status> {
+        let mut client = LeaseProbeServiceClient::new(lease_probe);
+        let request = WatchVerdictsRequest::default();
+        let mut stream = client.watch_verdicts(request).await?.into_inner();
+        while let Some(message) = stream.message().await? {
+            if let Some(watch_verdicts_response::Event::Upsert(verdict)) = message.event {
+                self.add(&verdict.shoot, Fact::Verdict(verdict.outcome()));
+            }
+        }
+        Ok(())
     }
 
     /// All that is known of a shoot.

@@ -38,7 +38,6 @@ const ZONES: usize = 3;
 pub struct SimulatedShootSpec {
     name: String,
     nodes: usize,
-    timing: Option<SimTiming>,
 }
 
 // === impl SimulatedShootSpec ===
@@ -50,15 +49,7 @@ impl SimulatedShootSpec {
         Self {
             name: name.into(),
             nodes,
-            timing: None,
         }
-    }
-
-    /// With this timing instead of the seed's.
-    #[must_use]
-    pub fn timing(mut self, timing: SimTiming) -> Self {
-        self.timing = Some(timing);
-        self
     }
 
     /// The namespace on the seed and the name of the Cluster.
@@ -75,7 +66,6 @@ pub struct SimulatedShoot(Arc<ShootState>);
 struct ShootState {
     name: String,
     namespace: String,
-    timing: SimTiming,
     seed: ApiServer,
     api: ApiServer,
     nodes: Arc<RunningKubelets>,
@@ -156,7 +146,6 @@ impl SimulatedShoot {
         timing: &SimTiming,
     ) -> anyhow::Result<Self> {
         let namespace = spec.namespace();
-        let timing = spec.timing.as_ref().unwrap_or(timing);
         let options = ApiOptions {
             name: namespace.clone(),
             watch_log: WATCH_LOG,
@@ -211,7 +200,6 @@ impl SimulatedShoot {
         Ok(Self(Arc::new(ShootState {
             name: spec.name.clone(),
             namespace,
-            timing: timing.clone(),
             seed: seed.clone(),
             api,
             nodes,
@@ -238,11 +226,6 @@ impl SimulatedShoot {
     #[must_use]
     pub fn api(&self) -> &ApiServer {
         &self.0.api
-    }
-
-    #[must_use]
-    pub fn timing(&self) -> &SimTiming {
-        &self.0.timing
     }
 
     // --- steering

