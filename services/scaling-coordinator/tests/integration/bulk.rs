@@ -41,14 +41,14 @@ async fn until_all(coordinator: &Coordinator, direction: Direction) {
 /// Requests of the coordinator that concern shoots: all but its membership Leases, its permissions, Kubernetes Events,
 /// watches, and the lists of one object by which watches notice that etcd was restored.
 pub fn requests(seed: &Seed, since: u64) -> Vec<AuditEntry> {
+    let of_others = ["/leases", "selfsubjectaccessreviews", "events.k8s.io"];
+    let is_probe = |entry: &AuditEntry| entry.query.split('&').any(|part| part == "limit=1");
     let mut entries = seed.api.audit_since(since);
     entries.retain(|entry| {
         entry.user == USER
             && entry.verb != "watch"
-            && !(entry.verb == "list" && entry.query.split('&').any(|part| part == "limit=1"))
-            && !entry.path.contains("/leases")
-            && !entry.path.contains("selfsubjectaccessreviews")
-            && !entry.path.contains("events.k8s.io")
+            && !(entry.verb == "list" && is_probe(entry))
+            && !of_others.iter().any(|part| entry.path.contains(part))
     });
     entries
 }
