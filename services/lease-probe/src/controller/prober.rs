@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use futures::future::{Either, select};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 use watchdog_api::unix_time::UnixTime;
@@ -292,22 +292,26 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         Ok(found)
     }
 
-    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, which need not wait
-    /// for it.
+    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, and none that would come
+    /// after the crossing: neither may wait for an endpoint that hangs.
     async fn ask_both(
         &mut self,
         inputs: &ProbeInputs,
         access: &Access,
         budget: Budget,
     ) -> Result<(Assessment, Option<Result<(), ProbeFailure>>), ProbeFailure> {
+        let shared = self.shared.clone();
         let internal = pin!(self.internal.ask(inputs, budget));
         let external = pin!(answers(&mut self.external, access, budget));
         match select(internal, external).await {
             Either::Left((found, external)) => {
                 let found = found?;
-                let answer = match found.by_leases.is_loss() {
-                    true => None,
-                    false => Some(external.await),
+                let now = shared.now();
+                let crossing = found.crossing.filter(|crossing| *crossing > now);
+                let answer = match (found.by_leases.is_loss(), crossing) {
+                    (true, _) => None,
+                    (false, Some(crossing)) => timeout(crossing.since(now), external).await.ok(),
+                    (false, None) => Some(external.await),
                 };
                 Ok((found, answer))
             }

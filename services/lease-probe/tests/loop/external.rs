@@ -97,3 +97,18 @@ fn a_429_of_the_external_endpoint_is_heeded() {
         "{pauses:?}"
     );
 }
+
+/// The leases expire 33 s after the last renewal, and no probe before that may still wait for the endpoint.
+#[test]
+fn an_endpoint_that_hangs_delays_no_loss() {
+    for answered in 1..=5 {
+        let observed = probe(20_000, vec![Ok(()); answered]);
+        let lost = observed.reported.iter().find(|(_, outcome)| outcome.is_loss());
+        let (at, _) = lost.unwrap();
+        assert!(
+            *at <= 20_000 + 33_000 + 500,
+            "{answered}: {:?}",
+            observed.reported
+        );
+    }
+}
