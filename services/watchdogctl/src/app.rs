@@ -18,7 +18,12 @@ use crate::render::{Format, Frame};
 pub(crate) fn run(cli: Cli) -> ExitCode {
     let output = Output::of_process();
     let ended = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(dispatch(cli, &output)),
+        Ok(runtime) => {
+            let ended = runtime.block_on(dispatch(cli, &output));
+            // A plugin of a kubeconfig that hangs must not keep the program from ending.
+            runtime.shutdown_background();
+            ended
+        }
         Err(error) => Err(CommandError::unreachable(
             format!("cannot start: {error}"),
             "free memory or processes on this machine",

@@ -176,8 +176,15 @@ fn parse(filter: &str) -> anyhow::Result<Targets> {
     if directives.is_empty() {
         return Ok(Targets::new().with_default(LevelFilter::ERROR));
     }
-    let bad = || format!("bad log filter {filter:?}");
-    // `Targets` takes any text for the name of a target.
+    let bad = || {
+        format!(
+            "bad log filter {filter:?}: the levels are off, error, warn, info, debug and trace; that of a target is \
+             written as TARGET=LEVEL"
+        )
+    };
+    // `Targets` takes any text for the name of a target, a misspelled level too, and then nothing else is logged.
+    let has_level = |directive: &&str| directive.contains('=') || directive.parse::<LevelFilter>().is_ok();
+    ensure!(directives.iter().all(has_level), bad());
     let is_name = |c: char| c.is_alphanumeric() || "_-:=".contains(c);
     let are_names = directives.iter().all(|directive| directive.chars().all(is_name));
     ensure!(are_names, bad());
@@ -205,7 +212,7 @@ pub(crate) mod tests {
         for (filter, counted) in [
             ("info,lease_probe=debug", 2),
             (" debug , lease_probe=warn ", 1),
-            ("lease_probe::domain", 2),
+            ("lease_probe::domain=trace", 2),
             ("off", 0),
             ("", 0),
         ] {
@@ -218,7 +225,13 @@ pub(crate) mod tests {
             });
             assert_eq!(lines.len(), counted, "{filter}: {lines:?}");
         }
-        for filter in ["lease_probe=loud", "info,[list]=trace", "a=b=c"] {
+        for filter in [
+            "warning",
+            "lease_probe",
+            "lease_probe=loud",
+            "info,[list]=trace",
+            "a=b=c",
+        ] {
             let error = parse(filter).unwrap_err();
             assert!(error.to_string().starts_with("bad log filter"), "{error:#}");
         }
