@@ -292,8 +292,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         Ok(found)
     }
 
-    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, and none that would come
-    /// after the crossing: neither may wait for an endpoint that hangs.
+    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, and none that would
+    /// come after the crossing: neither may wait for an endpoint that hangs.
     async fn ask_both(
         &mut self,
         inputs: &ProbeInputs,
