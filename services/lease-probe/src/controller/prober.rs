@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::{Either, select};
 use tokio::sync::watch;
@@ -293,7 +294,7 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
     }
 
     /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, and none that would
-    /// come after the crossing: neither may wait for an endpoint that hangs.
+    /// come after the next expiry of a lease: neither may wait for an endpoint that hangs.
     async fn ask_both(
         &mut self,
         inputs: &ProbeInputs,
@@ -306,12 +307,13 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         match select(internal, external).await {
             Either::Left((found, external)) => {
                 let found = found?;
-                let now = shared.now();
-                let crossing = found.crossing.filter(|crossing| *crossing > now);
-                let answer = match (found.by_leases.is_loss(), crossing) {
-                    (true, _) => None,
-                    (false, Some(crossing)) => timeout(crossing.since(now), external).await.ok(),
-                    (false, None) => Some(external.await),
+                // The crossing may be one by the external endpoint, and past; leases expire later.
+                let due = [found.crossing, found.next_expiry].into_iter().flatten();
+                let due = due.filter(|due| *due > found.judged).min();
+                let patience = due.map_or(Duration::MAX, |due| due.since(shared.now()));
+                let answer = match found.by_leases.is_loss() {
+                    true => None,
+                    false => timeout(patience, external).await.ok(),
                 };
                 Ok((found, answer))
             }
