@@ -293,8 +293,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         Ok(found)
     }
 
-    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, and none that would
-    /// come after the next expiry of a lease: neither may wait for an endpoint that hangs.
+    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, and none that comes
+    /// after the next expiry of a lease: an endpoint that hangs must not delay either.
     async fn ask_both(
         &mut self,
         inputs: &ProbeInputs,
@@ -307,13 +307,13 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         match select(internal, external).await {
             Either::Left((found, external)) => {
                 let found = found?;
-                // The crossing may be one by the external endpoint, and past; leases expire later.
-                let due = [found.crossing, found.next_expiry].into_iter().flatten();
-                let due = due.filter(|due| *due > found.judged).min();
-                let patience = due.map_or(Duration::MAX, |due| due.since(shared.now()));
                 let answer = match found.by_leases.is_loss() {
                     true => None,
-                    false => timeout(patience, external).await.ok(),
+                    false => {
+                        let until = found.next_change();
+                        let patience = until.map_or(Duration::MAX, |at| at.since(shared.now()));
+                        timeout(patience, external).await.ok()
+                    }
                 };
                 Ok((found, answer))
             }

@@ -108,6 +108,14 @@ impl Assessment {
         self.rule.grace < shortest_grace(self.renew_interval)
     }
 
+    /// When the next lease expires or the next crossing comes, as seen from the list. The crossing may be that of the
+    /// external endpoint, and past; leases expire later.
+    #[must_use]
+    pub fn next_change(&self) -> Option<UnixTime> {
+        let changes = [self.crossing, self.next_expiry].into_iter().flatten();
+        changes.filter(|at| *at > self.judged).min()
+    }
+
     /// expired / candidates; 0 without candidates.
     #[must_use]
     pub fn fraction(&self) -> f64 {

@@ -426,6 +426,26 @@ fn a_hundred_thousand_nodes_and_machines_are_matched() {
 }
 
 #[test]
+fn the_next_change_is_the_first_that_the_list_has_not_seen() {
+    for (crossing, next_expiry, expected) in [
+        (None, None, None),
+        (Some(30), None, Some(30)),
+        (Some(30), Some(20), Some(20)),
+        // A crossing by the external endpoint, which was judged.
+        (Some(10), Some(20), Some(20)),
+        (Some(9), None, None),
+    ] {
+        let found = Assessment {
+            judged: at(10),
+            crossing: crossing.map(at),
+            next_expiry: next_expiry.map(at),
+            ..nothing_found()
+        };
+        assert_eq!(found.next_change(), expected.map(at));
+    }
+}
+
+#[test]
 fn fractions_are_of_what_counts_and_of_all_leases() {
     let fractions = |leases, candidates, expired| {
         let found = Assessment {
