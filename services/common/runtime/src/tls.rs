@@ -187,7 +187,7 @@ impl Tls {
     }
 
     /// Shakes hands with a caller, as a server with this configuration: [`Tls::server`] or [`Tls::admin`]. Also returns
-    /// which caller it is, if that is allowed.
+    /// the identity of the caller, or why it must not call.
     ///
     /// # Errors
     /// When there is no configuration yet, the handshake fails, or it has not ended by the deadline.

@@ -42,12 +42,12 @@ async fn until_all(coordinator: &Coordinator, direction: Direction) {
 /// watches, and the lists of one object by which watches notice that etcd was restored.
 pub fn requests(seed: &Seed, since: u64) -> Vec<AuditEntry> {
     let of_others = ["/leases", "selfsubjectaccessreviews", "events.k8s.io"];
-    let is_probe = |entry: &AuditEntry| entry.query.split('&').any(|part| part == "limit=1");
+    let looks_for_restore = |entry: &AuditEntry| entry.query.split('&').any(|part| part == "limit=1");
     let mut entries = seed.api.audit_since(since);
     entries.retain(|entry| {
         entry.user == USER
             && entry.verb != "watch"
-            && !(entry.verb == "list" && is_probe(entry))
+            && !(entry.verb == "list" && looks_for_restore(entry))
             && !of_others.iter().any(|part| entry.path.contains(part))
     });
     entries

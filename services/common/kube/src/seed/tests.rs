@@ -688,14 +688,14 @@ async fn a_username_without_a_password_is_sent_with_an_empty_one() {
 
 #[test]
 fn the_files_are_those_of_the_option_else_the_environment() {
-    let home = "/root/.kube/config";
+    let home = "/home/me/.kube/config";
     for (option, kubeconfig, expected) in [
         (Some("/o"), "/a", (OPTION, &["/o"][..])),
         (None, ":/a::b", (VARIABLE, &["/a", "b"])),
         (None, "", ("the home directory", &[home])),
         (None, ":", ("the home directory", &[home])),
     ] {
-        let variable = |name: &str| Some(if name == VARIABLE { kubeconfig } else { "/root" }.to_owned());
+        let variable = |name: &str| Some(if name == VARIABLE { kubeconfig } else { "/home/me" }.to_owned());
         let (origin, found) = files(option.map(Path::new), &variable);
         let expected_files: Vec<_> = expected.1.iter().map(PathBuf::from).collect();
         assert_eq!((origin, found), (Some(expected.0), expected_files));
