@@ -258,27 +258,23 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
             return self.internal.ask(inputs, budget).await.map_err(internal);
         };
         let (mut found, answer) = self.ask_both(inputs, access, budget).await.map_err(internal)?;
-        let Some(answer) = answer else {
-            return Ok(found);
-        };
-        if let Err(failure) = &answer {
+        let lost_outside = found.outcome == Outcome::ExternalUnreachable;
+        if let Some(Err(failure)) = &answer {
             self.verdicts.count(Endpoint::External, failure);
         }
         let state = &mut self.internal.state;
-        let lost_outside = found.outcome == Outcome::ExternalUnreachable;
         match answer {
+            None => {}
             // Nothing new is known: neither is a loss over because this replica could not ask.
-            Err(failure) if failure.is_own() && lost_outside => return Err((Endpoint::External, failure)),
-            Err(failure) if failure.is_own() => {}
-            Err(failure) if failure.outcome() == Outcome::ApiServerUnreachable => {
+            Some(Err(failure)) if failure.is_own() && lost_outside => {
+                return Err((Endpoint::External, failure));
+            }
+            Some(Err(failure)) if failure.is_own() => {}
+            Some(Err(failure)) if failure.outcome() == Outcome::ApiServerUnreachable => {
                 state.note_external(false, threshold, found.judged);
-                if lost_outside {
-                    // The endpoint had its time to answer; since the list some lease may have been renewed.
-                    return self.internal.ask(inputs, budget).await.map_err(internal);
-                }
             }
             // A kubeconfig that cannot be used is no evidence about the endpoint, and a refusal is an answer.
-            answer => {
+            Some(answer) => {
                 state.note_external(true, threshold, found.judged);
                 found.outcome = found.by_leases.clone();
                 // The prober still pauses for as long as the server asked.
@@ -289,6 +285,10 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
                     self.throttled_until = self.shared.now().after(pause);
                 }
             }
+        }
+        if found.outcome == Outcome::ExternalUnreachable {
+            // While the endpoint had its time to answer, some lease may have been renewed.
+            return self.internal.ask(inputs, budget).await.map_err(internal);
         }
         Ok(found)
     }

@@ -112,3 +112,24 @@ fn an_endpoint_that_hangs_delays_no_loss() {
         );
     }
 }
+
+/// The list that was asked for with the endpoint is old by the time the endpoint had to answer.
+#[test]
+fn a_lease_that_is_renewed_while_the_endpoint_hangs_is_no_loss() {
+    for back in (45_000..65_000).step_by(250) {
+        let renewals = [0, RENEW_INTERVAL, 20_000].into_iter();
+        let renewals = renewals.chain((0..3).map(|n| back + n * RENEW_INTERVAL));
+        let shoot = TestShoot {
+            leases_take: 0,
+            nodes_take: 0,
+            // Two are enough for the endpoint to be unreachable. The next requests hang.
+            external: vec![Ok(()), Ok(()), Ok(()), unanswered(), unanswered(), unanswered()],
+            ..TestShoot::new(vec![renewals.collect(); 3])
+        };
+        let observed = run(shoot, "10s\nbackoffJitterFactor: 0");
+        let connected = back..back + 3 * RENEW_INTERVAL;
+        let mut told = observed.reported.iter();
+        let lost = told.find(|(at, outcome)| connected.contains(at) && outcome.is_loss());
+        assert_eq!(lost, None, "back at {back}");
+    }
+}
