@@ -11,7 +11,7 @@ use watchdog_kube::client::retry_after;
 use super::kubeconfig::{Access, Kubeconfig};
 use super::limits::{Answer, CONNECT_HELD_FOR, SharedLimits, begin};
 use super::transport::{ApiRequest, Budget, Connector, Link, Suspicion};
-use crate::domain::outcome::{ProbeFailure, code_label};
+use crate::domain::outcome::ProbeFailure;
 use crate::metrics::{CONNECTIONS, CodeLabel, ConnectResult, SHOOT_REQUESTS};
 
 /// TCP connect and TLS handshake together. Queueing for a permit never counts against the API server: this and every
@@ -256,7 +256,7 @@ impl<C: Connector> CachedConnection<C> {
         let (head, body) = response.into_parts();
         let body = self.limits.read(body, most, budget).await?;
         self.link = Some(link);
-        SHOOT_REQUESTS.inc(CodeLabel(code_label(head.status.as_u16())));
+        SHOOT_REQUESTS.inc(CodeLabel(code_label(&head.status)));
         Ok(ApiResponse {
             sent,
             received: Instant::now(),
@@ -274,4 +274,37 @@ async fn within<T>(
     timeout(limit, answer)
         .await
         .unwrap_or(Err(ProbeFailure::Timeout(limit)))
+}
+
+/// A status code as a label value, of a closed set: a server may answer with any number.
+fn code_label(status: &StatusCode) -> &str {
+    match status.canonical_reason() {
+        Some(_) => status.as_str(),
+        None => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn any_status_code_has_one_of_some_labels() {
+        let status = |code| StatusCode::from_u16(code).unwrap();
+        let labels: BTreeSet<_> = { (100..1_000).map(status) }
+            .map(|status| code_label(&status).to_owned())
+            .collect();
+        assert!(labels.len() < 70, "{labels:?}");
+        for (code, label) in [
+            (200, "200"),
+            (429, "429"),
+            (504, "504"),
+            (599, "other"),
+            (777, "other"),
+        ] {
+            assert_eq!(code_label(&status(code)), label);
+        }
+    }
 }

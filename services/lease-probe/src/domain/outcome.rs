@@ -286,41 +286,9 @@ pub fn quote(text: &str) -> String {
     }
 }
 
-/// An HTTP status code as a label value, of a closed set: a server may answer with any number.
-#[must_use]
-pub fn code_label(code: u16) -> &'static str {
-    const KNOWN: [&str; 15] = [
-        "200", "201", "400", "401", "403", "404", "409", "410", "413", "422", "429", "500", "502", "503",
-        "504",
-    ];
-    if let Some(label) = KNOWN.into_iter().find(|label| label.parse() == Ok(code)) {
-        return label;
-    }
-    match code {
-        100..200 => "1xx",
-        200..300 => "2xx",
-        300..400 => "3xx",
-        400..500 => "4xx",
-        500..600 => "5xx",
-        _ => "other",
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-
-    #[test]
-    fn any_status_code_has_one_of_few_labels() {
-        let labels: BTreeSet<_> = (0..=u16::MAX).map(code_label).collect();
-        assert_eq!(labels.len(), 21);
-        assert_eq!(
-            [200, 202, 429, 418, 599, 777].map(code_label),
-            ["200", "2xx", "429", "4xx", "5xx", "other"]
-        );
-    }
 
     #[test]
     fn a_failure_has_a_label_and_an_outcome_and_may_suggest_an_outage() {
