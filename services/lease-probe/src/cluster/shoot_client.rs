@@ -20,8 +20,8 @@ use super::limits::{KeptLists, NODE_LIST_HELD_FOR, SMALL_ANSWER, SharedLimits, b
 use super::machines;
 use super::pages::{self, Listable, Listed, PageSize};
 use super::transport::{ApiRequest, Budget, Connector, JSON, Suspicion};
+use crate::domain::lease_list::LeaseList;
 use crate::domain::outcome::{ProbeFailure, ShootPermission};
-use crate::domain::renewals::LeaseList;
 
 /// Time limit of GET /version, on a connection opened for it, and of a look at what else is forbidden.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(5);

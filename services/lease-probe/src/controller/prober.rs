@@ -19,6 +19,7 @@ use crate::cluster::shoot_client::{ShootClient, answers};
 use crate::cluster::transport::{Budget, Connector};
 use crate::domain::assessment::Assessment;
 use crate::domain::endpoint::Endpoint;
+use crate::domain::lease_list::MIN_SPACING;
 use crate::domain::outcome::{Outcome, ProbeFailure};
 use crate::domain::probe_state::ProbeState;
 use crate::domain::schedule;
@@ -101,7 +102,7 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
                     // Somebody may just have mended what was broken: look soon, but not in a storm of changes.
                     Ok(()) => {
                         self.internal.state.forget_nodes();
-                        let soon = self.shared.now().after(schedule::MIN_SPACING);
+                        let soon = self.shared.now().after(MIN_SPACING);
                         due = due.min(soon.max(self.throttled_until));
                         continue;
                     }
@@ -111,8 +112,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
                 // at once, because a seed may lose all its connections together.
                 () = self.internal.client.disconnected(), if due > self.no_wake_before => {
                     let now = self.shared.now();
-                    let soon = now.after(schedule::MIN_SPACING.mul_f64((self.shared.random)()));
-                    let spaced = soon.max(self.started.after(schedule::MIN_SPACING));
+                    let soon = now.after(MIN_SPACING.mul_f64((self.shared.random)()));
+                    let spaced = soon.max(self.started.after(MIN_SPACING));
                     due = due.min(spaced.max(self.no_wake_before).max(self.throttled_until));
                     // A server that closes its connections all the time, or idle ones, must not make the probes many.
                     let interval = self.inputs.borrow().config.probe_interval;

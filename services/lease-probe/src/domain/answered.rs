@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use watchdog_api::unix_time::{UnixTime, micros};
 
-use super::renewals::LeaseList;
-use super::schedule::MIN_SPACING;
+use super::lease_list::{LeaseList, MIN_SPACING};
 
 /// An API server writes its own Lease every 10 s. If lists show no write for longer than this, nobody can write.
 pub(super) const STANDS_STILL: Duration = Duration::from_millis(10_500);

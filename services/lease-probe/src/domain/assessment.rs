@@ -8,8 +8,9 @@ use watchdog_api::unix_time::UnixTime;
 
 use super::answered::AnsweredMark;
 use super::candidates::{Exclusion, NodeIndex};
+use super::lease_list::LeaseList;
 use super::outcome::Outcome;
-use super::renewals::{LeaseAge, LeaseList, Renewals, longest_pause, shortest_grace};
+use super::renewals::{LeaseAge, Renewals, longest_pause, shortest_grace};
 
 /// Zones that are counted apart at most. All further zones share one count; no region of a cloud has that many.
 const MOST_ZONES: usize = 20;

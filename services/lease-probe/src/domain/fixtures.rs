@@ -7,8 +7,9 @@ use watchdog_api::lease::LeaseItem;
 use watchdog_api::unix_time::UnixTime;
 
 use super::assessment::{Assessment, ExpiryRule, assess};
+use super::lease_list::LeaseList;
 use super::outcome::Outcome;
-use super::renewals::{LeaseList, Renewals};
+use super::renewals::Renewals;
 
 /// The rule of a shoot with the default grace period, but a shorter age.
 pub(super) const RULE: ExpiryRule = ExpiryRule {

@@ -8,6 +8,7 @@ pub mod candidates;
 pub mod endpoint;
 #[cfg(test)]
 mod fixtures;
+pub mod lease_list;
 pub mod outcome;
 pub mod probe_state;
 pub mod renewals;

@@ -7,9 +7,9 @@ use watchdog_api::unix_time::UnixTime;
 use super::answered::{AnsweredTime, RENEWS_WITHIN_INTERVALS};
 use super::assessment::{Assessment, ExpiryRule, ExternalOutage, assess};
 use super::candidates::{Exclusion, NodeIndex};
+use super::lease_list::{LeaseList, MIN_SPACING};
 use super::outcome::Outcome;
-use super::renewals::{LeaseList, Renewals, longest_pause};
-use super::schedule::MIN_SPACING;
+use super::renewals::{Renewals, longest_pause};
 
 /// Nodes and Machines of this age are good enough for a verdict that is not a new loss. Otherwise an expired lease that
 /// does not matter, or a standing loss, would cost a list of all nodes and Machines with every probe.

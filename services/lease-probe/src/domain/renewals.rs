@@ -8,6 +8,7 @@ use watchdog_api::lease::LeaseItem;
 use watchdog_api::unix_time::{UnixTime, micros};
 
 use super::answered::{AnsweredMark, AnsweredTime, STANDS_STILL, proof};
+use super::lease_list::LeaseList;
 use super::skew::NodeClock;
 
 /// The default renew interval of a kubelet: a quarter of `nodeLeaseDurationSeconds`, which is 40 s by default.
@@ -22,21 +23,6 @@ const MOST_MISSING: usize = 10_000;
 
 /// A list whose answer took this much longer than twice the one before was held up: writes may have waited as long.
 const HELD_UP: Duration = Duration::from_millis(250);
-
-/// A complete list of the leases of a shoot.
-#[derive(Debug, Clone, Default)]
-pub struct LeaseList {
-    /// Those that could be decoded.
-    pub leases: Vec<LeaseItem>,
-    /// How many could not.
-    pub malformed: u32,
-    /// `metadata.resourceVersion` of the list: it grows with every write by any client of the API server.
-    pub revision: u64,
-    /// When it was asked for. The leases are judged as of then: one that expired since may have been renewed.
-    pub sent: UnixTime,
-    /// When the answer was there.
-    pub received: UnixTime,
-}
 
 /// The renewals of one node, as observed so far.
 #[derive(Debug, Clone)]

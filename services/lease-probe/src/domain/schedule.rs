@@ -6,11 +6,8 @@ use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 use watchdog_api::unix_time::UnixTime;
 
 use super::assessment::Assessment;
+use super::lease_list::MIN_SPACING;
 use super::outcome::{Outcome, ProbeFailure};
-
-/// Two probes of one shoot are never closer than this, except for those due at a crossing ([`CROSSING_SPACING`]) and
-/// [`URGENT_RETRY`]. While seconds decide, they follow each other at this pace.
-pub(crate) const MIN_SPACING: Duration = Duration::from_secs(1);
 
 /// Probes at a crossing are never closer than this. A loss takes two of them: one that finds out at which instant
 /// exactly, and one at that instant. More follow each other only where most leases are about to expire and are renewed
