@@ -36,7 +36,6 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
         health_addr,
         timing,
         ignored,
-        check_config: _,
     } = options;
     if !ignored.is_empty() {
         tracing::info!(

@@ -31,18 +31,24 @@ pub struct ConfigFile<C> {
 }
 
 impl<C: PartialEq> ConfigFile<C> {
-    /// Reads the file for the first time.
+    /// Reads the file for the first time. Also returns the unknown fields that it ignores; [`Self::follow`] logs them.
     ///
     /// # Errors
     /// When it cannot be read or is not good: all that is wrong with it, a line each.
-    pub fn load(path: PathBuf, unknown: UnknownFields, parse: Parse<C>) -> anyhow::Result<Self> {
-        let config = read(&path, unknown, parse)?.config;
-        Ok(Self {
+    pub fn load(
+        path: PathBuf,
+        unknown: UnknownFields,
+        parse: Parse<C>,
+    ) -> anyhow::Result<(Self, Option<ConfigErrors>)> {
+        let Parsed { config, ignored } = read(&path, unknown, parse)?;
+        let current = watch::Sender::new(Arc::new(config));
+        let file = Self {
             path,
             unknown,
             parse,
-            current: watch::Sender::new(Arc::new(config)),
-        })
+            current,
+        };
+        Ok((file, ignored))
     }
 
     /// Follows the configuration, starting with the current one.
