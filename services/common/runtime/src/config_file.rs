@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::config::{ConfigErrors, Parsed, UnknownFields};
 
-use crate::file_watch::FileWatch;
+use crate::file_watch;
 use crate::metrics::Gauge;
 use crate::regular_file;
 
@@ -63,8 +63,9 @@ impl<C: PartialEq> ConfigFile<C> {
     /// # Errors
     /// Never; the type is that of a critical task.
     pub async fn follow(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let files = FileWatch::new(vec![self.path.clone()]);
-        files.follow(&CONFIG_VALID, &stop, || self.take_up()).await
+        let files = [self.path.clone()];
+        file_watch::follow(&files, &CONFIG_VALID, &stop, || self.take_up()).await;
+        Ok(())
     }
 
     fn take_up(&self) -> anyhow::Result<()> {
