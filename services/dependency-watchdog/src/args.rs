@@ -68,8 +68,8 @@ struct Flags {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:9645")]
     grpc_addr: SocketAddr,
 
-    /// Check the configuration file, print its errors, and exit with 0 if it is valid, otherwise with 2. Not a flag of
-    /// the Go program.
+    /// Check the configuration file, print its errors and the fields that are ignored, and exit with 0 if it is valid,
+    /// otherwise with 2. Not a flag of the Go program.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true)]
     #[arg(default_value = "false", default_missing_value = "true", action = ArgAction::Set, value_parser = parse_bool)]
     check_config: bool,
@@ -101,8 +101,6 @@ pub struct DropInOptions {
     pub timing: ElectionTiming,
     /// Flags that were given and have no effect.
     pub ignored: Vec<&'static str>,
-    /// Only check the configuration file.
-    pub check_config: bool,
 }
 
 // === impl Services ===
@@ -140,19 +138,21 @@ impl DropInOptions {
             retry_period: flags.leader_elect_retry_period,
         };
         timing.check().context("--leader-elect-*")?;
+        let allow_local_addresses = ("--allow-local-addresses", flags.allow_local_addresses);
+        let check_config = ("--check-config", flags.check_config);
         let services = match role {
             "prober" => Services::Prober(Box::new((
-                flags.parse::<lease_probe::config::Args>(&["--allow-local-addresses"])?,
+                flags.parse::<lease_probe::config::Args>(&[allow_local_addresses, check_config])?,
+                // It reads the same file; what is ignored there is printed once.
                 flags.parse::<scaling_coordinator::config::Args>(&[])?,
             ))),
-            _ => Services::Weeder(Box::new(flags.parse::<weeder::config::Args>(&[])?)),
+            _ => Services::Weeder(Box::new(flags.parse::<weeder::config::Args>(&[check_config])?)),
         };
         Ok(Self {
             services,
             health_addr: flags.health_bind_addr,
             timing,
             ignored: ignored(matches, &flags),
-            check_config: flags.check_config,
         })
     }
 }
@@ -160,8 +160,11 @@ impl DropInOptions {
 // === impl Flags ===
 
 impl Flags {
-    /// The configuration of a service with these flags. Switches for tests are passed on only if they were given.
-    fn parse<A: watchdog_runtime::cli::CommandLine>(&self, switches: &[&str]) -> anyhow::Result<A::Config> {
+    /// The configuration of a service with these flags. Switches are passed on only if they were given.
+    fn parse<A: watchdog_runtime::cli::CommandLine>(
+        &self,
+        switches: &[(&str, bool)],
+    ) -> anyhow::Result<A::Config> {
         let log_format = if self.zap_encoder.eq_ignore_ascii_case("json") {
             "json"
         } else {
@@ -181,9 +184,8 @@ impl Flags {
         if let Some(kubeconfig) = &self.kubeconfig {
             option("--kubeconfig", kubeconfig.as_os_str());
         }
-        if self.allow_local_addresses {
-            args.extend(switches.iter().map(OsStr::new));
-        }
+        let given = switches.iter().filter(|(_, is_given)| *is_given);
+        args.extend(given.map(|(switch, _)| OsStr::new(*switch)));
         A::try_parse_from(args)?.check()
     }
 }

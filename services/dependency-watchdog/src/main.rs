@@ -11,9 +11,9 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(error) => return usage_error(&error),
     };
-    if options.check_config {
+    let common = options.services.common().clone();
+    if common.check_config {
         return ExitCode::SUCCESS;
     }
-    let common = options.services.common().clone();
     process::run(&common, |process| roles::build(options, process))
 }

@@ -1,9 +1,7 @@
 //! Joins the services of a role in one process.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::Context as _;
 use lease_probe::app::Sharing;
 use scaling_coordinator::app::VerdictSource;
 use tokio::net::TcpListener;
@@ -13,7 +11,7 @@ use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_kube::watch;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::grpc_server::Api;
-use watchdog_runtime::listeners::listen;
+use watchdog_runtime::listeners::bind;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
 use watchdog_runtime::telemetry::LogLevel;
@@ -36,7 +34,6 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
         health_addr,
         timing,
         ignored,
-        check_config: _,
     } = options;
     if !ignored.is_empty() {
         tracing::info!(
@@ -45,7 +42,8 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
         );
     }
     let base = ServiceBuilder::bind(services.common().clone(), process).await?;
-    let health = bind_health(health_addr).await?;
+    let health = bind("--health-bind-addr", health_addr).await?;
+    tracing::info!(health_addr = %health.local_addr()?, "listening for health probes");
     let mut routes = RoutesBuilder::default();
     let granted_by = PermissionGrantor::Gardenlet;
     let (service_names, collectors): (&[&str], _) = match services {
@@ -96,15 +94,6 @@ fn start_prober(
     let clusters = watch::clusters(seed, readiness, stop, vec![coordinator, probe]);
     base.tasks.critical("clusters", clusters);
     vec![verdicts, scaling]
-}
-
-/// Binds the port of the Go program's health endpoints.
-async fn bind_health(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    let listener = listen(address).await.with_context(|| {
-        format!("cannot listen on {address}: choose another address with --health-bind-addr")
-    })?;
-    tracing::info!(health_addr = %listener.local_addr()?, "listening for health probes");
-    Ok(listener)
 }
 
 /// Serves /healthz and /readyz on the Go program's port.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use jiff::{SignedDuration, Timestamp};
@@ -12,13 +11,13 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose,
 };
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use time::OffsetDateTime;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::AttributeTypeAndValue;
 
-use crate::chain::{Purpose, Refusal, TrustStore, dns_names};
+use crate::chain::{Purpose, Refusal, TrustStore, dns_names, unix_time};
 use crate::validity::ValidityPeriod;
 
 #[cfg(test)]
@@ -279,13 +278,9 @@ impl Authorities {
     /// # Errors
     /// When no authority is valid now, one cannot issue certificates, or a name is not a DNS name.
     pub fn issue(&self, names: &[String], now: Timestamp) -> anyhow::Result<Issued> {
-        let usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
         let name = names.first().context("a certificate needs a name")?;
         let name = ServerName::try_from(name.as_str()).context(CANNOT_ISSUE)?;
-        self.issue_for(names, usages, Purpose::Server(&name), now)
+        self.issue_for(names, Purpose::Server(&name), now)
     }
 
     /// Issues a certificate with this DNS name for a client. No client accepts it from a server, so its holder can take
@@ -294,22 +289,18 @@ impl Authorities {
     /// # Errors
     /// As [`Self::issue`].
     pub fn issue_for_client(&self, name: &str, now: Timestamp) -> anyhow::Result<Issued> {
-        let usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.issue_for(&[name.to_owned()], usages, Purpose::Client, now)
+        self.issue_for(&[name.to_owned()], Purpose::Client, now)
     }
 
     /// True if a certificate of [`Self::issue_for_client`], as PEM, is the one to use with the authorities `ca`: they
     /// are those to trust now, the certificate has this name and its key, and it is not due for replacement.
     #[must_use]
     pub fn is_client_current(&self, client: &ClientPem<'_>, name: &str, now: Timestamp) -> bool {
-        let read = || {
-            let der = CertificateDer::from(pem::parse(client.certificate).ok()?.into_contents());
-            let key = KeyPair::from_pem(std::str::from_utf8(client.key).ok()?).ok()?;
-            Some((der, key, unix_time(now).ok()?))
-        };
-        let Some((der, key, at)) = read() else {
+        let key = std::str::from_utf8(client.key).map(KeyPair::from_pem);
+        let (Ok(certificate), Ok(Ok(key))) = (pem::parse(client.certificate), key) else {
             return false;
         };
+        let der = CertificateDer::from(certificate.into_contents());
         let Ok((_, parsed)) = X509Certificate::from_der(&der) else {
             return false;
         };
@@ -317,18 +308,12 @@ impl Authorities {
         let mut trusted = self.trusted(now);
         client.ca == self.trusted_pem(now).as_bytes()
             && has_name
-            && trusted.any(|authority| verify(&der, authority, Purpose::Client, at).is_ok())
+            && trusted.any(|authority| verify(&der, authority, Purpose::Client, now).is_ok())
             && in_use(ValidityPeriod::of_parsed(&parsed)).contains(&now)
             && parsed.public_key().raw == rcgen::PublicKeyData::subject_public_key_info(&key)
     }
 
-    fn issue_for(
-        &self,
-        names: &[String],
-        usages: Vec<ExtendedKeyUsagePurpose>,
-        checked_for: Purpose<'_>,
-        now: Timestamp,
-    ) -> anyhow::Result<Issued> {
+    fn issue_for(&self, names: &[String], purpose: Purpose<'_>, now: Timestamp) -> anyhow::Result<Issued> {
         let (number, signer) = self
             .signer(now)
             .with_context(|| format!("no authority is valid at {now}: check the clock of this node"))?;
@@ -343,11 +328,16 @@ impl Authorities {
             params.subject_alt_names.push(rcgen::SanType::DnsName(name));
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = usages;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        if matches!(purpose, Purpose::Server(_)) {
+            params
+                .extended_key_usages
+                .push(ExtendedKeyUsagePurpose::ServerAuth);
+        }
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().context(CANNOT_ISSUE)?;
         let certificate = signer.issue(&params, &key).context(CANNOT_ISSUE)?;
-        verify(&certificate, &signer.certificate, checked_for, unix_time(now)?).map_err(|why| {
+        verify(&certificate, &signer.certificate, purpose, now).map_err(|why| {
             anyhow!("certificates that are issued from certificate {number} of ca.crt are not valid: {why}")
         })?;
         Ok(Issued {
@@ -382,10 +372,10 @@ fn verify(
     certificate: &CertificateDer<'_>,
     authority: &CertificateDer<'static>,
     purpose: Purpose<'_>,
-    at: UnixTime,
+    at: Timestamp,
 ) -> Result<(), Refusal> {
     let trusted = TrustStore::of(authority).unwrap_or_default();
-    trusted.judge(certificate, &[], purpose, at).map(drop)
+    trusted.judge(certificate, &[], purpose, unix_time(at)).map(drop)
 }
 
 /// The time in which a certificate needs no replacement. It begins when the certificate was issued, so that one is
@@ -413,19 +403,7 @@ fn offset_date_time(at: Timestamp) -> anyhow::Result<OffsetDateTime> {
     OffsetDateTime::from_unix_timestamp(at.as_second())
         .ok()
         .filter(|at| YEARS.contains(&at.year()))
-        .with_context(|| impossible(at))
-}
-
-fn unix_time(at: Timestamp) -> anyhow::Result<UnixTime> {
-    let since = Duration::try_from(at.duration_since(Timestamp::UNIX_EPOCH)).ok();
-    since
-        .map(UnixTime::since_unix_epoch)
-        .with_context(|| impossible(at))
-}
-
-/// Neither X.509 nor this project reaches as far.
-fn impossible(at: Timestamp) -> String {
-    format!("the clock of this node shows {at}, for which no certificate can be made")
+        .with_context(|| format!("the clock of this node shows {at}, for which no certificate can be made"))
 }
 
 /// Saturates at the limits of [`Timestamp`].

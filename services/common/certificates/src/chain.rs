@@ -194,7 +194,6 @@ impl TrustStore {
         let mut search = Search {
             trusted: self,
             sent: &sent,
-            others,
             purpose,
             now,
             signatures_left: MOST_SIGNATURES,
@@ -219,7 +218,6 @@ const AUTHORITY: &str = "the authority";
 
 /// A certificate whose extensions can all be read.
 struct Certificate<'a> {
-    der: &'a [u8],
     parsed: X509Certificate<'a>,
     /// Its identifier and parameters, as they stand in the certificate.
     signature_algorithm: &'a [u8],
@@ -239,7 +237,6 @@ impl<'a> Certificate<'a> {
         }
         check_extensions(&parsed)?;
         Ok(Self {
-            der,
             signature_algorithm: algorithm.data,
             parsed,
         })
@@ -526,7 +523,6 @@ fn check_extensions(parsed: &X509Certificate<'_>) -> Result<(), String> {
 struct Search<'a> {
     trusted: &'a TrustStore,
     sent: &'a [Certificate<'a>],
-    others: &'a [CertificateDer<'a>],
     purpose: Purpose<'a>,
     now: UnixTime,
     signatures_left: u32,
@@ -622,8 +618,9 @@ impl<'a> Search<'a> {
             return Err(named.refuse(AUTHORITY, reason, "Issue it again without these names"));
         }
         // webpki judges the whole chain where an authority may sign some names only.
-        let root = CertificateDer::from(root.der);
-        let own = CertificateDer::from(leaf.der);
+        let der = |one: &Certificate<'_>| CertificateDer::from(one.parsed.as_raw().to_vec());
+        let (root, own) = (der(root), der(leaf));
+        let sent: Vec<_> = self.sent.iter().map(der).collect();
         let usage = match self.purpose {
             Purpose::Server(_) => KeyUsage::server_auth(),
             Purpose::Client => KeyUsage::client_auth(),
@@ -631,7 +628,7 @@ impl<'a> Search<'a> {
         let algorithms = provider().signature_verification_algorithms.all;
         let judged = anchor_from_trusted_cert(&root).and_then(|anchor| {
             let end_entity = EndEntityCert::try_from(&own)?;
-            end_entity.verify_for_usage(algorithms, &[anchor], self.others, self.now, usage, None, None)?;
+            end_entity.verify_for_usage(algorithms, &[anchor], &sent, self.now, usage, None, None)?;
             Ok(())
         });
         judged.map_err(|error| {
@@ -706,7 +703,7 @@ fn no_authority(certificate: &Certificate<'_>) -> Refusal {
 }
 
 /// Saturates at 1970.
-fn unix_time(at: Timestamp) -> UnixTime {
+pub(crate) fn unix_time(at: Timestamp) -> UnixTime {
     UnixTime::since_unix_epoch(Duration::from_secs(at.as_second().try_into().unwrap_or_default()))
 }
 

@@ -25,7 +25,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tonic::body::Body;
-use tower::{Service, ServiceExt as _};
+use tower::ServiceExt as _;
+use tower::util::BoxCloneSyncService;
 
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits, QuotaPermit};
 use crate::connection_tasks::ConnectionTasks;
@@ -107,6 +108,9 @@ pub(crate) struct CloseConnection(pub(crate) CancellationToken);
 /// Why a connection is refused, or closed because of the caller.
 type CloseCause = (CloseReason, String);
 
+/// Answers the calls of all connections.
+pub(crate) type GrpcService = BoxCloneSyncService<Request<Body>, Response<Body>, Status>;
+
 type Plain = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// The preface was read already, and is read again by the HTTP/2 server.
@@ -122,26 +126,23 @@ struct Connection {
 }
 
 /// The parts that all connections of a listener share.
-struct GrpcListener<S> {
+struct GrpcListener {
     tls: Option<Tls>,
     connections: CallerQuota,
     refusals: RefusalLog,
-    service: S,
+    service: GrpcService,
     max_age: Duration,
     stop: CancellationToken,
 }
 
 /// Serves connections until `stop` is cancelled, and then those that are open until they end.
-pub(crate) async fn serve<S>(
+pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
-    service: S,
+    service: GrpcService,
     max_age: Duration,
     stop: CancellationToken,
-) where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Status> + Clone + Send + Sync + 'static,
-    S::Future: Send,
-{
+) {
     let incoming = Acceptor {
         listener,
         refusal: "cannot accept a gRPC connection",
@@ -200,11 +201,7 @@ pub(crate) async fn serve<S>(
     open.wait().await;
 }
 
-impl<S> GrpcListener<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>, Error = Status> + Clone + Send + 'static,
-    S::Future: Send,
-{
+impl GrpcListener {
     /// Authenticates a caller and gives it a connection, or refuses it. None if a known caller has hung up without a
     /// word, as `watchdogctl check` does, which looks at the certificate.
     async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Result<Option<Connection>, CloseCause> {
@@ -244,8 +241,7 @@ where
             (None, Some(status))
         };
         let (caller, (permit, refused)) = match checked {
-            Err(not_allowed) => {
-                let why = not_allowed.to_string();
+            Err(why) => {
                 let status = error(ErrorReason::ClientNotAllowed, &*why);
                 (by_address, refuse(CloseReason::Identity, &why, status))
             }
@@ -350,6 +346,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let service = tower::service_fn(|_: Request<Body>| async { Ok(Response::new(Body::empty())) });
         let stop = CancellationToken::new();
+        let service = GrpcService::new(service);
         let max_age = Duration::from_millis(200);
         tokio::spawn(serve(listener, None, service, max_age, stop.clone()));
         let tcp = TcpStream::connect(address).await.unwrap();

@@ -11,20 +11,6 @@ use crate::caller_quota::Caller;
 /// Names shown in a refusal at most: a certificate may carry any number.
 const SHOWN: usize = 5;
 
-/// Why a caller is refused.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ClientNotAllowed {
-    /// It did not authenticate.
-    #[error("the caller presented no certificate")]
-    NoCertificate,
-    /// Its certificate is malformed.
-    #[error("the caller's certificate cannot be read")]
-    Unreadable,
-    /// No name in its certificate is allowed. Some of them, for people.
-    #[error("the caller's certificate carries {0}, which --tls-allowed-client does not name")]
-    OtherNames(String),
-}
-
 /// The DNS names that callers may have, and whether they are those of our own services. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedClients(Arc<BTreeMap<String, bool>>);
@@ -47,10 +33,10 @@ impl AllowedClients {
     /// Checks an authenticated caller by its certificate. Of several names, that of an own service counts.
     ///
     /// # Errors
-    /// When it is not allowed.
-    pub(crate) fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, ClientNotAllowed> {
-        let certificate = certificate.ok_or(ClientNotAllowed::NoCertificate)?;
-        let names = dns_names(certificate).ok_or(ClientNotAllowed::Unreadable)?;
+    /// When it is not allowed: why, for the caller.
+    pub(crate) fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, String> {
+        let certificate = certificate.ok_or("the caller presented no certificate")?;
+        let names = dns_names(certificate).ok_or("the caller's certificate cannot be read")?;
         let allowed = names
             .iter()
             .filter_map(|name| self.0.get_key_value(&name.to_ascii_lowercase()));
@@ -69,7 +55,9 @@ impl AllowedClients {
                 .collect::<Vec<_>>()
                 .join(", "),
         };
-        Err(ClientNotAllowed::OtherNames(shown))
+        Err(format!(
+            "the caller's certificate carries {shown}, which --tls-allowed-client does not name"
+        ))
     }
 }
 
@@ -113,7 +101,7 @@ mod tests {
             (None, "presented no certificate"),
             (Some(&broken), "cannot be read"),
         ] {
-            let refused = callers.check(shown).unwrap_err().to_string();
+            let refused = callers.check(shown).unwrap_err();
             assert!(refused.contains(why), "{refused}");
         }
         let nobody = AllowedClients::default();

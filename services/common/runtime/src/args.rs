@@ -1,5 +1,6 @@
 //! The command line that all services share.
 
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -115,13 +116,14 @@ pub struct CommonArgs {
     #[arg(long, default_value = "info", value_name = "FILTER")]
     pub log_level: String,
 
-    /// Check the configuration file, print its errors, and exit with 0 if it is valid, otherwise with 2.
+    /// Check the configuration file, print its errors and the fields that are ignored, and exit with 0 if it is valid,
+    /// otherwise with 2.
     #[arg(long)]
     pub check_config: bool,
 }
 
 impl CommonArgs {
-    /// Reads the configuration file.
+    /// Reads the configuration file. With `--check-config`, prints which of its fields are ignored.
     ///
     /// # Errors
     /// When it cannot be read or is not good: all that is wrong with it, a line each.
@@ -131,7 +133,12 @@ impl CommonArgs {
         } else {
             UnknownFields::Refused
         };
-        ConfigFile::load(self.config_file.clone(), unknown, parse)
+        let (file, ignored) = ConfigFile::load(self.config_file.clone(), unknown, parse)?;
+        if let Some(ignored) = ignored.filter(|_| self.check_config) {
+            // Nothing can be done when the output is closed.
+            let _ = writeln!(std::io::stderr(), "these unknown fields are ignored:\n{ignored}");
+        }
+        Ok(file)
     }
 
     /// The TLS files, or none with `--tls-authority` or `--insecure-plaintext`. The parser guarantees that all three or

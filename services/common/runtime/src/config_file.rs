@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use watchdog_api::config::{ConfigErrors, Parsed, UnknownFields};
 
-use crate::file_watch::FileWatch;
+use crate::file_watch;
 use crate::metrics::Gauge;
 use crate::regular_file;
 
@@ -31,18 +31,24 @@ pub struct ConfigFile<C> {
 }
 
 impl<C: PartialEq> ConfigFile<C> {
-    /// Reads the file for the first time.
+    /// Reads the file for the first time. Also returns the unknown fields that it ignores; [`Self::follow`] logs them.
     ///
     /// # Errors
     /// When it cannot be read or is not good: all that is wrong with it, a line each.
-    pub fn load(path: PathBuf, unknown: UnknownFields, parse: Parse<C>) -> anyhow::Result<Self> {
-        let config = read(&path, unknown, parse)?.config;
-        Ok(Self {
+    pub fn load(
+        path: PathBuf,
+        unknown: UnknownFields,
+        parse: Parse<C>,
+    ) -> anyhow::Result<(Self, Option<ConfigErrors>)> {
+        let Parsed { config, ignored } = read(&path, unknown, parse)?;
+        let current = watch::Sender::new(Arc::new(config));
+        let file = Self {
             path,
             unknown,
             parse,
-            current: watch::Sender::new(Arc::new(config)),
-        })
+            current,
+        };
+        Ok((file, ignored))
     }
 
     /// Follows the configuration, starting with the current one.
@@ -57,8 +63,9 @@ impl<C: PartialEq> ConfigFile<C> {
     /// # Errors
     /// Never; the type is that of a critical task.
     pub async fn follow(self, stop: CancellationToken) -> anyhow::Result<()> {
-        let files = FileWatch::new(vec![self.path.clone()]);
-        files.follow(&CONFIG_VALID, &stop, || self.take_up()).await
+        let files = [self.path.clone()];
+        file_watch::follow(&files, &CONFIG_VALID, &stop, || self.take_up()).await;
+        Ok(())
     }
 
     fn take_up(&self) -> anyhow::Result<()> {

@@ -13,59 +13,38 @@ use crate::metrics::Gauge;
 /// (NFS, some container runtimes) deliver none.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Follows a set of files.
-#[derive(Debug)]
-pub(crate) struct FileWatch {
-    paths: Vec<PathBuf>,
-    reported: Vec<FileVersion>,
-}
-
+/// When a file was changed last, and its length; none if it is not there.
 type FileVersion = Option<(SystemTime, u64)>;
 
-impl FileWatch {
-    /// Starts to follow `paths`, through symbolic links: Kubernetes replaces a mounted Secret or `ConfigMap` by
-    /// swapping one.
-    pub(crate) fn new(paths: Vec<PathBuf>) -> Self {
-        let reported = versions(&paths);
-        Self { paths, reported }
-    }
-
-    /// Reads the files now, because they may have changed before they were followed, and after every change, until
-    /// `stop` is cancelled. A change that cannot be used is reported, in `valid` too, and what was read last remains in
-    /// use.
-    ///
-    /// # Errors
-    /// Never; the type is that of a critical task.
-    pub(crate) async fn follow(
-        mut self,
-        valid: &Gauge,
-        stop: &CancellationToken,
-        mut read: impl FnMut() -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        loop {
-            let read = read();
-            valid.set((), f64::from(u8::from(read.is_ok())));
-            if let Err(error) = read {
-                let error = chain(error.as_ref());
-                tracing::error!(error, "changed files refused; the old ones remain in use");
-            }
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = self.changed() => {}
-            }
+/// Reads the files now, because they may have changed before they were followed, and after every change, until `stop`
+/// is cancelled. A change that cannot be used is reported, in `valid` too, and what was read last remains in use.
+pub(crate) async fn follow(
+    paths: &[PathBuf],
+    valid: &Gauge,
+    stop: &CancellationToken,
+    mut read: impl FnMut() -> anyhow::Result<()>,
+) {
+    while !stop.is_cancelled() {
+        let before = versions(paths);
+        let read = read();
+        valid.set((), f64::from(u8::from(read.is_ok())));
+        if let Err(error) = read {
+            let error = chain(error.as_ref());
+            tracing::error!(error, "changed files refused; the old ones remain in use");
         }
-    }
-
-    /// Waits until a file has changed, and a little more: editors and kubelets replace files in several steps.
-    async fn changed(&mut self) {
-        while versions(&self.paths) == self.reported {
-            sleep(LOOK_INTERVAL).await;
-        }
-        sleep(LOOK_INTERVAL).await;
-        self.reported = versions(&self.paths);
+        stop.run_until_cancelled(changed(paths, before)).await;
     }
 }
 
+/// Waits until a file has changed, and a little more: editors and kubelets replace files in several steps.
+async fn changed(paths: &[PathBuf], before: Vec<FileVersion>) {
+    while versions(paths) == before {
+        sleep(LOOK_INTERVAL).await;
+    }
+    sleep(LOOK_INTERVAL).await;
+}
+
+/// Through symbolic links: Kubernetes replaces a mounted Secret or `ConfigMap` by swapping one.
 fn versions(paths: &[PathBuf]) -> Vec<FileVersion> {
     let version = |path: &PathBuf| {
         let meta = std::fs::metadata(path).ok()?;
@@ -86,14 +65,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tls.crt");
         std::fs::write(&file, "first").unwrap();
-        let mut watch = FileWatch::new(vec![file.clone()]);
+        let paths = [file.clone()];
+        let before = versions(&paths);
         let noisy = tokio::spawn(async move {
             for line in 0_usize.. {
                 std::fs::write(&file, "x".repeat(line)).unwrap();
                 sleep(LOOK_INTERVAL / 20).await;
             }
         });
-        let changed = tokio::time::timeout(BOUND, watch.changed()).await;
+        let changed = tokio::time::timeout(BOUND, changed(&paths, before)).await;
         assert!(changed.is_ok());
         noisy.abort();
     }
@@ -110,8 +90,11 @@ mod tests {
             std::fs::rename(&link, dir.path().join("..data")).unwrap();
         };
         write("first");
-        let mut watch = FileWatch::new(vec![dir.path().join("..data/tls.crt"), dir.path().join("..data")]);
+        let paths = [dir.path().join("..data/tls.crt"), dir.path().join("..data")];
+        let before = versions(&paths);
         write("second-one");
-        tokio::time::timeout(BOUND, watch.changed()).await.unwrap();
+        tokio::time::timeout(BOUND, changed(&paths, before))
+            .await
+            .unwrap();
     }
 }

@@ -11,7 +11,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use tower::util::MapResponseLayer;
 
-use crate::accept;
+use crate::accept::{self, GrpcService};
 use crate::readiness::Readiness;
 use crate::replica_metadata;
 use crate::rpc_limits::{self, RpcLimits};
@@ -72,7 +72,7 @@ pub async fn serve(
     let served = served
         .layer(middleware::from_fn_with_state(limits, rpc_limits::limit))
         .layer(MapResponseLayer::new(described));
-    let served = Measured::server(served, methods);
+    let served = GrpcService::new(Measured::server(served, methods));
     let server = accept::serve(listener, tls, served, accept::MAX_AGE, stop.clone());
     let health = follow_readiness(&reporter, api.service_names, &readiness, &stop);
     let deadline = async {

@@ -16,25 +16,21 @@ use crate::open_files::with_reserve;
 /// The error of Linux for a family of addresses that the kernel does not have.
 const EAFNOSUPPORT: i32 = 97;
 
-/// Binds the address of an option.
-pub(crate) async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    listen(address).await.with_context(|| {
-        format!("cannot listen on {address}: choose another address with {flag}, port 0 takes a free one")
-    })
-}
-
-/// Binds an address. On a kernel without IPv6, `[::]` stands for all addresses of IPv4.
+/// Binds the address of an option. On a kernel without IPv6, `[::]` stands for all addresses of IPv4.
 ///
 /// # Errors
-/// When it cannot be bound.
-pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    match TcpListener::bind(address).await {
+/// When it cannot be bound; names the option.
+pub async fn bind(flag: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    let bound = match TcpListener::bind(address).await {
         Err(error) => match without_ipv6(address, &error) {
             Some(ipv4) => TcpListener::bind(ipv4).await,
             None => Err(error),
         },
         bound => bound,
-    }
+    };
+    bound.with_context(|| {
+        format!("cannot listen on {address}: choose another address with {flag}, port 0 takes a free one")
+    })
 }
 
 /// All addresses of IPv4, to be bound instead of those of a kernel that has no IPv6; `None` after every other error.

@@ -15,20 +15,28 @@ const DEFAULT_PAGE: usize = 100;
 /// Characters of a wrong value that an error shows.
 const MAX_SHOWN: usize = 80;
 
-/// Checks the name of a shoot, which is a namespace name: an RFC 1123 label.
+/// Checks a name of an object, which is an RFC 1123 label. `expected` is what the name is of, and how it looks.
 ///
 /// # Errors
 /// INVALID_ARGUMENT that names the field.
-pub fn shoot(field: &str, name: &str) -> Result<(), Status> {
+pub fn dns_label(field: &str, name: &str, expected: &str) -> Result<(), Status> {
     if is_dns_label(name) {
         return Ok(());
     }
     let shown: String = name.chars().take(MAX_SHOWN).collect();
-    let description = format!(
-        "{shown:?} is not the name of a namespace: use the shoot's namespace in the seed, for example \
-         shoot--project--name"
-    );
-    Err(invalid_field(field, &description))
+    Err(invalid_field(
+        field,
+        &format!("{shown:?} is not the name of a {expected}"),
+    ))
+}
+
+/// Checks the name of a shoot, which is that of a namespace.
+///
+/// # Errors
+/// INVALID_ARGUMENT that names the field.
+pub fn shoot(field: &str, name: &str) -> Result<(), Status> {
+    let expected = "namespace: use the shoot's namespace in the seed, for example shoot--project--name";
+    dns_label(field, name, expected)
 }
 
 /// Checks the names of shoots.

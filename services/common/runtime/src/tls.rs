@@ -17,9 +17,9 @@ use watchdog_certificates::{CallerVerifier, TrustStore, ValidityPeriod, provider
 pub use watchdog_client::tls::PemFiles;
 use watchdog_client::tls::{ClientTls, certificates, client_config, private_key, read};
 
-use crate::allowed_clients::{AllowedClients, ClientNotAllowed};
+use crate::allowed_clients::AllowedClients;
 use crate::caller_quota::Caller;
-use crate::file_watch::FileWatch;
+use crate::file_watch;
 use crate::label;
 use crate::metrics::Gauge;
 
@@ -196,11 +196,7 @@ impl Tls {
         config: Option<Arc<rustls::ServerConfig>>,
         tcp: TcpStream,
         deadline: Instant,
-    ) -> io::Result<(
-        TlsStream<TcpStream>,
-        Result<Caller, ClientNotAllowed>,
-        CallerCertificates,
-    )> {
+    ) -> io::Result<(TlsStream<TcpStream>, Result<Caller, String>, CallerCertificates)> {
         let config = config.ok_or_else(|| io::Error::other("this program has no certificate yet"))?;
         let accepted = timeout_at(deadline, TlsAcceptor::from(config).accept(tcp)).await;
         let stream = accepted.map_err(|_| {
@@ -226,13 +222,14 @@ impl Tls {
     /// # Errors
     /// Never; the type is that of a critical task.
     pub async fn follow_files(self, paths: PemFiles, stop: CancellationToken) -> anyhow::Result<()> {
-        let files = FileWatch::new(vec![paths.cert.clone(), paths.key.clone(), paths.ca.clone()]);
+        let files = [paths.cert.clone(), paths.key.clone(), paths.ca.clone()];
         let take_up = || {
             self.read(&paths)?;
             tracing::info!(cert = %paths.cert.display(), "TLS files read");
             Ok(())
         };
-        files.follow(&TLS_VALID, &stop, take_up).await
+        file_watch::follow(&files, &TLS_VALID, &stop, take_up).await;
+        Ok(())
     }
 
     fn read(&self, paths: &PemFiles) -> anyhow::Result<()> {

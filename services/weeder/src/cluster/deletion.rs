@@ -9,6 +9,7 @@ use kube::Resource;
 use kube::api::{DeleteParams, Preconditions};
 use kube::client::Body;
 use kube::core::Status;
+use watchdog_api::text::printable_message;
 use watchdog_kube::client::retry_after;
 use watchdog_kube::permissions::Permission;
 use watchdog_runtime::failure::chain;
@@ -20,14 +21,13 @@ use crate::domain::pods::Pod;
 /// Largest answer: one pod, which etcd limits to 1.5 MiB.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
-/// Characters of an API server's message that are kept for streams and logs.
-const MAX_MESSAGE: usize = 300;
-
 /// Deletes a pod if it is still the one that was seen, in the state in which it was seen. The answer must come `within`
 /// this time.
 pub(crate) async fn delete(client: &kube::Client, pod: &Pod, within: Duration) -> DeletionResult {
     match tokio::time::timeout(within, send(client, pod)).await {
-        Ok(answer) => answer.unwrap_or_else(|error| lost(&*error)),
+        // The chain says what failed and why, in one line.
+        Ok(Err(error)) => DeletionResult::Failed(printable_message(&chain(&*error))),
+        Ok(Ok(answer)) => answer,
         Err(_) => DeletionResult::Failed(format!("no answer within {within:.1?}")),
     }
 }
@@ -71,22 +71,10 @@ fn server_message(status: Option<&Status>, body: &Bytes) -> String {
         Some(status) => status.message.clone(),
         None => String::from_utf8_lossy(body).into_owned(),
     };
-    let text: String = text
-        .trim()
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(MAX_MESSAGE)
-        .collect();
-    if text.is_empty() {
-        "no reason given".to_owned()
-    } else {
-        text
+    match text.trim() {
+        "" => "no reason given".to_owned(),
+        text => printable_message(text),
     }
-}
-
-/// The chain says what failed and why, in one line.
-fn lost(error: &(dyn std::error::Error + 'static)) -> DeletionResult {
-    DeletionResult::Failed(chain(error).chars().take(MAX_MESSAGE).collect())
 }
 
 #[cfg(test)]
@@ -176,15 +164,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_cut() {
-        assert_eq!(
-            server_message(None, &Bytes::from("x".repeat(1_000))).len(),
-            MAX_MESSAGE
-        );
-        assert_eq!(
-            server_message(None, &Bytes::from_static(b"too\nmany\n")),
-            "toomany"
-        );
-        assert_eq!(server_message(None, &Bytes::new()), "no reason given");
+    fn what_a_server_says_is_cut_and_printable() {
+        let message = |body: String| server_message(None, &Bytes::from(body));
+        assert_eq!(message("x".repeat(1_000)).chars().count(), 513, "with a mark");
+        assert_eq!(message("too\nmany\u{202e}\n".to_owned()), "too many ");
+        assert_eq!(message(String::new()), "no reason given");
     }
 }

@@ -79,7 +79,7 @@ impl SeedWatches {
     ///
     /// One watch for each selector, over all namespaces, so that these pods are known at the moment at which their
     /// service recovers. A list for each recovery would take 20,000 requests when a seed with 10,000 shoots recovers.
-    /// From this call on the watches block readiness until everything is listed.
+    /// They block nothing: a recovery counts for minutes, and acts on a pod whenever that is seen.
     ///
     /// # Errors
     /// When a watch ends.

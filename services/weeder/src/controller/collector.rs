@@ -19,24 +19,19 @@ impl Collector for StateCollector {
     fn collect(&self, out: &mut Exposition) {
         let (state, now) = (self.state.lock(), self.state.now());
         let services = state.services.snapshot();
-        let count_services = |is_ready| {
-            let of = services
-                .iter()
-                .filter(|(_, state)| state.endpoints.is_ready() == is_ready);
-            of.count() as f64
-        };
-        let services = [
-            (ReadinessLabel::Ready, count_services(true)),
-            (ReadinessLabel::NotReady, count_services(false)),
+        let ready = services.iter().filter(|(_, state)| state.endpoints.is_ready());
+        let ready = ready.count();
+        let counted = [
+            (ReadinessLabel::Ready, ready as f64),
+            (ReadinessLabel::NotReady, (services.len() - ready) as f64),
         ];
-        out.family(&metrics::SERVICES, services);
+        out.family(&metrics::SERVICES, counted);
         let weeders = state.weeders.snapshot();
-        let count_weeders = |phase| weeders.iter().filter(|(_, weeder)| weeder.phase == phase).count() as f64;
-        let weeders = [
-            (Phase::Queued, count_weeders(Phase::Queued)),
-            (Phase::Active, count_weeders(Phase::Active)),
-        ];
-        out.family(&metrics::WEEDERS, weeders);
+        let counted = [Phase::Queued, Phase::Active].map(|phase| {
+            let of_phase = weeders.iter().filter(|(_, weeder)| weeder.phase == phase);
+            (phase, of_phase.count() as f64)
+        });
+        out.family(&metrics::WEEDERS, counted);
         // A standby leaves all decisions to the leader.
         let pending = match self.leadership.is_leader() {
             true => state.pending_deletions(now),

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
-use watchdog_api::names::is_dns_label;
 use watchdog_proto::stream::v1::Scope;
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
-use watchdog_runtime::request::PageRequest;
-use watchdog_runtime::rpc_error::{ErrorReason, error, invalid_field};
+use watchdog_runtime::request::{self, PageRequest};
+use watchdog_runtime::rpc_error::{ErrorReason, error};
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::seed_view::{self, SeedView};
 use watchdog_watch_stream::stream::Responses;
@@ -219,15 +218,11 @@ impl ServiceFilter {
 
 /// Names of namespaces and of Services are DNS labels.
 fn check(field: &str, kind: &str, name: &str) -> Result<(), Status> {
-    if is_dns_label(name) {
-        return Ok(());
-    }
-    let shown: String = name.chars().take(80).collect();
-    let why = format!(
-        "{shown:?} is not the name of a {kind}: lower-case letters, digits and -, at most 63 characters; omit the \
-         field for all, if the method allows it"
+    let expected = format!(
+        "{kind}: lower-case letters, digits and -, at most 63 characters; omit the field for all, if the method \
+         allows it"
     );
-    Err(invalid_field(field, &why))
+    request::dns_label(field, name, &expected)
 }
 
 #[cfg(test)]
