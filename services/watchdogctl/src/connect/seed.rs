@@ -1,13 +1,14 @@
 //! The seed: what a release consists of, its Secret, and the logs of its Pods. Reads only.
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::ListParams;
+use kube::core::Request;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
+use watchdog_api::list::{Item, ItemList};
 use watchdog_kube::client::{RequestError, request};
 use watchdog_kube::seed::connect_by_file;
 
@@ -44,18 +45,31 @@ impl SeedReader {
         Ok(Self { client })
     }
 
-    /// The objects of a kind with these labels, in a namespace or in all of them.
-    pub(super) async fn list<K>(&self, namespace: Option<&str>, labels: &str) -> Result<Vec<K>, CommandError>
+    /// The objects of a kind with these labels, in a namespace or in all of them. One that cannot be decoded hides no
+    /// other.
+    pub(super) async fn list<K>(
+        &self,
+        namespace: Option<&str>,
+        labels: &str,
+    ) -> Result<Vec<Item<K>>, CommandError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned,
     {
-        let api: Api<K> = match namespace {
-            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
-            None => Api::all(self.client.clone()),
-        };
         let params = ListParams::default().labels(labels).limit(MAX_ITEMS);
+        let list = Request::new(K::url_path(&(), namespace)).list(&params);
         let what = format!("list {} {}", K::plural(&()), place(namespace));
-        Ok(self.request(&what, api.list(&params)).await?.items)
+        let answered = async {
+            self.client
+                .request_text(list.map_err(kube::Error::BuildRequest)?)
+                .await
+        };
+        let answer = self.request(&what, answered).await?;
+        let page = ItemList::from_slice(answer.as_bytes());
+        let page = page.map_err(|error| {
+            let what_to_do = "check with kubectl what answers at the address of the kubeconfig";
+            CommandError::unreachable(format!("cannot {what}: {error}"), what_to_do)
+        })?;
+        Ok(page.items)
     }
 
     /// The data of a Secret: `NAME`, or `NAMESPACE/NAME`.

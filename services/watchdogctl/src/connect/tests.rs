@@ -276,6 +276,28 @@ async fn check_and_status_name_what_is_wrong_with_the_pods_of_one_release() {
     assert!(!second.text.contains("lease-probe-0"), "{}", second.text);
 }
 
+/// A kubelet may report any time, and jiff ends with the year 9999.
+#[tokio::test]
+async fn a_pod_that_cannot_be_read_hides_no_other() {
+    let services = StubServices::new(Answers {
+        verdicts: vec![verdict(SHOOT, Outcome::Healthy)],
+        ..Answers::default()
+    });
+    let server = services.serve().await;
+    let mut api = PodApi::release(&[(Program::LeaseProbe, &server.address)]);
+    let mut odd = pod("watchdog", Program::LeaseProbe, "lease-probe-1");
+    odd["status"]["containerStatuses"][0]["state"] =
+        serde_json::json!({"running": {"startedAt": "10000-01-01T00:00:00Z"}});
+    api.pods.push(odd);
+    let seed = Seed::start(api).await;
+    let options = format!("{} --insecure-plaintext", seed.options());
+    assert_parts(&shown(&format!("{options} verdicts")).await, &[SHOOT]);
+    let checked = run(&format!("{options} check")).await;
+    let found =
+        "WRONG   lease-probe lease-probe-1  pod           cannot be read: status.containerStatuses[0].state";
+    assert_parts(&checked.text, &["1 of 1 are ready", found]);
+}
+
 #[tokio::test]
 async fn check_and_status_work_without_a_certificate() {
     let authority = TestAuthority::new();
@@ -550,7 +572,7 @@ async fn a_command_that_goes_on_gets_new_credentials() {
         dialer
             .pods()
             .await
-            .map(|pods| crate::pods::name(&pods.unwrap()[0].pods[0]))
+            .map(|pods| crate::pods::name(pods.unwrap()[0].pods[0].ok().unwrap()))
     };
     assert_eq!(pods().await.unwrap(), "lease-probe-0");
     // As those of 15 minutes do, the first ones have ended.
