@@ -1,19 +1,30 @@
 //! The seed: what a release consists of, its Secret, and the logs of its Pods. Reads only.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::{ByteString, NamespaceResourceScope};
 use kube::api::ListParams;
-use kube::core::Request;
+use kube::core::{Request, Status};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 use watchdog_api::list::{Item, ItemList};
+use watchdog_api::text::printable;
 use watchdog_kube::client::{RequestError, request};
 use watchdog_kube::seed::connect_by_file;
 
 use crate::args::ConnectArgs;
 use crate::error::CommandError;
+use crate::output::note;
+
+/// A person learns what is waited for after this time: a plugin may hang, or ask for something in a browser.
+const NOTE_AFTER: Duration = Duration::from_secs(2);
+
+/// The name that API servers have for a caller without credentials.
+const ANONYMOUS: &str = "system:anonymous";
 
 /// Pods of one program, and Deployments of all releases, at most.
 const MAX_ITEMS: u32 = 500;
@@ -40,8 +51,21 @@ impl SeedReader {
     pub(crate) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
         let agent = concat!("watchdogctl/", env!("CARGO_PKG_VERSION"));
         let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
-        let seed = connect_by_file(kubeconfig, context, agent, &|name| std::env::var(name).ok()).await;
-        let client = seed.map_err(|error| unusable(&error))?;
+        let variable = |name: &str| std::env::var(name).ok();
+        let mut connecting = pin!(connect_by_file(kubeconfig, context, agent, &variable));
+        let connected = match timeout(NOTE_AFTER, connecting.as_mut()).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                let context = context.map(|context| format!(", context {}", printable(context)));
+                let context = context.unwrap_or_default();
+                note(format_args!(
+                    "waiting for the credentials of the kubeconfig{context}: its exec plugin or identity provider has \
+                     not answered for 2 s"
+                ));
+                connecting.await
+            }
+        };
+        let client = connected.map_err(|error| unusable(&error))?;
         Ok(Self { client })
     }
 
@@ -91,10 +115,7 @@ impl SeedReader {
         call: impl Future<Output = kube::Result<T>>,
     ) -> Result<T, CommandError> {
         request(call).await.map_err(|error| match error {
-            RequestError::Refused(status) => CommandError::usage(
-                format!("cannot {what}: {}", status.message),
-                "use a kubeconfig with this permission, or set addresses and certificate files",
-            ),
+            RequestError::Refused(status) => refused(what, &status),
             error => CommandError::unreachable(
                 format!("cannot {what}: {error}"),
                 "check --kubeconfig, --context and the connection to the API server of the seed",
@@ -103,9 +124,56 @@ impl SeedReader {
     }
 }
 
+/// The API server of the seed refused a request.
+fn refused(what: &str, status: &Status) -> CommandError {
+    let what_to_do = if status.message.contains(ANONYMOUS) {
+        "the user of the kubeconfig has no credentials: add them, or set --context to a context that has some"
+    } else if status.code == 401 {
+        "the seed does not accept the credentials of the kubeconfig: renew them, or set --context to another context"
+    } else {
+        "use a kubeconfig with this permission, or set addresses and certificate files"
+    };
+    CommandError::usage(format!("cannot {what}: {}", status.message), what_to_do)
+}
+
 fn place(namespace: Option<&str>) -> String {
     namespace.map_or_else(
         || "in all namespaces".to_owned(),
         |namespace| format!("in namespace {namespace}"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_what_the_kubeconfig_lacks() {
+        for (code, message, what_to_do) in [
+            (
+                403,
+                "deployments.apps is forbidden: User \"system:anonymous\" cannot list resource",
+                "the user of the kubeconfig has no credentials",
+            ),
+            (
+                403,
+                "User \"me\" cannot list resource",
+                "use a kubeconfig with this permission",
+            ),
+            (401, "Unauthorized", "renew them"),
+        ] {
+            let status = Status {
+                code,
+                message: message.to_owned(),
+                ..Status::default()
+            };
+            let error = refused("list deployments in all namespaces", &status);
+            assert_eq!(error.code, crate::error::USAGE);
+            assert_eq!(
+                error.what,
+                format!("cannot list deployments in all namespaces: {message}")
+            );
+            assert!(error.what_to_do.contains(what_to_do), "{error}");
+        }
+    }
 }
