@@ -77,6 +77,13 @@ async fn a_certificate_that_does_not_fit_is_an_error_that_says_which_option() {
     let [ca, cert, key] =
         ["ca.crt", "tls.crt", "tls.key"].map(|name| authority.path(name).display().to_string());
     let foreign_key = stranger.path("tls.key").display().to_string();
+    // An Ed448 key of zeros: as those of secp256k1 and of RSA with 1024 bits, of no kind that is accepted.
+    let folder = TempDir::new().unwrap();
+    let odd_key = folder.path().join("tls.key");
+    let zeros = "A".repeat(76);
+    let pem =
+        format!("-----BEGIN PRIVATE KEY-----\nMEcCAQAwBQYDK2VxBDsEOQ{zeros}==\n-----END PRIVATE KEY-----\n");
+    std::fs::write(&odd_key, pem).unwrap();
     let foreign_cert = stranger.path("tls.crt").display().to_string();
     for (tls, code, part) in [
         (
@@ -91,11 +98,20 @@ async fn a_certificate_that_does_not_fit_is_an_error_that_says_which_option() {
             3,
             "--tls-ca must have signed",
         ),
-        ("--insecure-plaintext".to_owned(), 3, "--tls-ca"),
+        (
+            "--insecure-plaintext".to_owned(),
+            3,
+            "if it serves with TLS, leave that out",
+        ),
         (
             format!("--tls-ca {ca} --tls-cert {cert} --tls-key {foreign_key}"),
             2,
             "correct --tls-ca, --tls-cert and --tls-key",
+        ),
+        (
+            format!("--tls-ca {ca} --tls-cert {cert} --tls-key {}", odd_key.display()),
+            2,
+            "tls.key: holds a private key of a kind that is not accepted: use RSA of 2048 to 8192 bits",
         ),
         (
             format!("--tls-ca /no/such/file --tls-cert {cert} --tls-key {key}"),
