@@ -11,7 +11,7 @@ use crate::commands::{
 };
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::output::Output;
+use crate::output::{Output, note};
 use crate::render::{Format, Frame};
 
 /// Runs the command. Errors go to standard error.
@@ -32,9 +32,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     match ended {
         Ok(code) => code,
         Err(error) => {
-            use std::io::Write as _;
-            // Nothing can be done when standard error is closed.
-            let _ = writeln!(std::io::stderr(), "{error}");
+            note(&error);
             ExitCode::from(error.code)
         }
     }

@@ -68,15 +68,15 @@ pub(crate) struct Cli {
 #[command(next_help_heading = CONNECTION)]
 pub(crate) struct ConnectArgs {
     /// Address of lease-probe; repeatable for several replicas.
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = address)]
     pub(crate) lease_probe: Vec<String>,
 
     /// Address of scaling-coordinator; repeatable for several replicas.
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = address)]
     pub(crate) scaling_coordinator: Vec<String>,
 
     /// Address of weeder; repeatable for several replicas.
-    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',', value_parser = address)]
     pub(crate) weeder: Vec<String>,
 
     /// Kubeconfig of the seed, for the port-forward. Default: KUBECONFIG, else ~/.kube/config.
@@ -316,6 +316,15 @@ pub(crate) struct ReleaseArgs {
     pub(crate) timeout: Duration,
 }
 
+/// An address, before the programs are asked: a port that is left out would be reported as a program that is away.
+fn address(text: &str) -> Result<String, &'static str> {
+    let parts = text.rsplit_once(':');
+    match parts.filter(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("write a host and a port, for example localhost:9645"),
+    }
+}
+
 /// The namespace of a shoot, also from `project/name`.
 fn shoot_name(text: &str) -> Result<String, &'static str> {
     let name = match text.split_once('/') {
@@ -470,6 +479,11 @@ mod tests {
             ("x --all-contexts --context a status", "--context"),
             ("x plan shoot--a--b", "--direction"),
             ("x status --limit 0", "1..=1000"),
+            (
+                "x --lease-probe nonsense",
+                "write a host and a port, for example localhost:9645",
+            ),
+            ("x --weeder a:1,b:99999 status", "write a host and a port"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(error.contains(part), "{line}: {error}");

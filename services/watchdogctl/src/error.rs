@@ -127,7 +127,7 @@ impl CommandError {
             }
             Reason::Certificate => {
                 "--tls-ca must have signed the program's certificate, and the authority of the programs yours, which \
-                 must not have expired; without TLS on the other side, use --insecure-plaintext"
+                 must not have expired and must have the extended key usage clientAuth, or none"
             }
             Reason::Forbidden | Reason::Unauthorized => {
                 "the program rejects your certificate: use one with a name among its --tls-allowed-client"
@@ -136,11 +136,10 @@ impl CommandError {
             Reason::LocalLimit => {
                 "this machine has no file descriptor or memory left for a connection: close something, then try again"
             }
-            Reason::Throttled => "the replica serves too many streams: try again, or ask another replica",
+            Reason::Throttled => "the replica serves too many streams: close pages and streams, or try again",
             Reason::Connection => {
-                "the connection broke. A program closes it where 8 of the same certificate are open: close pages and \
-                 streams. Or TLS refused it: check address, --tls-ca and --tls-server-name; without TLS on the other \
-                 side, use --insecure-plaintext"
+                "the connection broke. Check the address. If the program serves without TLS, add \
+                 --insecure-plaintext; if it serves with TLS, leave that out"
             }
             _ => "try again; the log of the program may say more",
         };
@@ -169,6 +168,8 @@ mod tests {
         let details = ErrorDetails::with_retry_info(Some(Duration::from_secs(10)));
         let standby = Status::with_error_details(Code::Unavailable, "none leads", details);
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        // So a program answers a certificate that is only for servers.
+        let wrong_usage = rustls::Error::AlertReceived(rustls::AlertDescription::UnsupportedCertificate);
         let within = io::Error::other(CommandError::usage("a right is missing", "get it"));
         for (status, code, advice) in [
             (
@@ -215,6 +216,11 @@ mod tests {
                 "nothing listens there",
             ),
             (Status::from_error(Box::new(within)), USAGE, "get it"),
+            (
+                Status::from_error(Box::new(wrong_usage)),
+                UNREACHABLE,
+                "must have the extended key usage clientAuth",
+            ),
         ] {
             let error = CommandError::of_status("weeder at a:1", &status);
             assert_eq!(error.code, code, "{error}");

@@ -4,7 +4,8 @@ use std::mem::take;
 
 use futures::future::try_join_all;
 use prost::{Message, Name};
-use tonic::Status;
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 use watchdog_api::text::printable;
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
 use watchdog_client::follow::Received;
@@ -39,50 +40,84 @@ pub(crate) struct ProgramSummary {
 }
 
 impl ProgramDialer {
-    pub(crate) async fn lease_probe(&self) -> Result<LeaseProbe, CommandError> {
-        Ok(LeaseProbe::new(self.channel(Program::LeaseProbe).await?))
+    /// The answer of a program, printable, or why there is none. A replica that refuses another connection of the
+    /// certificate, which people share, is passed over.
+    pub(crate) async fn ask<M: Message + Name + Default>(
+        &self,
+        program: Program,
+        call: impl AsyncFn(Channel) -> Result<Received<M>, Status>,
+    ) -> Result<M, CommandError> {
+        let mut tried = 0;
+        loop {
+            let open = self.channel(program).await?;
+            let status = match call(open.channel.clone()).await {
+                Ok(received) => return ApiMessage::printable(&received.value).map(|message| message.0),
+                Err(status) => status,
+            };
+            tried += 1;
+            if status.code() != Code::ResourceExhausted || tried >= self.replicas(program).await?.len() {
+                return Err(CommandError::of_status(program.as_str(), &status));
+            }
+            self.pass_over(&open)?;
+        }
     }
 
-    pub(crate) async fn coordinator(&self) -> Result<ScalingCoordinator, CommandError> {
-        let channel = self.channel(Program::ScalingCoordinator).await?;
-        Ok(ScalingCoordinator::new(channel))
-    }
-
-    pub(crate) async fn weeder(&self) -> Result<WeederClient, CommandError> {
-        Ok(WeederClient::new(self.channel(Program::Weeder).await?))
+    /// All pages as one answer, which is the last of them with the items of all.
+    pub(crate) async fn all_pages<T, R>(
+        &self,
+        program: Program,
+        read: impl AsyncFn(Channel, i32, String) -> Result<Received<R>, Status>,
+    ) -> Result<R, CommandError>
+    where
+        R: From<ItemPage<T>> + Into<ItemPage<T>> + Message + Name + Default,
+    {
+        let (mut items, mut pages, mut page_token) = (Vec::new(), 0, String::new());
+        loop {
+            let call = async |channel| read(channel, MAX_PAGE_SIZE, page_token.clone()).await;
+            let mut page: ItemPage<T> = self.ask(program, call).await?.into();
+            items.append(&mut page.items);
+            page_token = take(&mut page.next_page_token);
+            pages += 1;
+            if page_token.is_empty() || pages == MAX_PAGES {
+                return Ok(ItemPage { items, ..page }.into());
+            }
+        }
     }
 
     /// The verdict on a shoot.
     pub(crate) async fn verdict(&self, shoot: &str) -> Result<GetVerdictResponse, CommandError> {
-        let shoot = shoot.to_owned();
-        let call = self.lease_probe().await?;
-        ask(Program::LeaseProbe, call.get_verdict(GetVerdictRequest { shoot })).await
+        let request = GetVerdictRequest {
+            shoot: shoot.to_owned(),
+        };
+        let call = async |channel| LeaseProbe::new(channel).get_verdict(request.clone()).await;
+        self.ask(Program::LeaseProbe, call).await
     }
 
     /// The verdicts with these outcomes; all without any.
     pub(crate) async fn verdicts(&self, outcomes: &[Outcome]) -> Result<ListVerdictsResponse, CommandError> {
-        let client = self.lease_probe().await?;
-        let pages = all_pages(async |page_size, page_token| {
+        let page = async |channel, page_size, page_token| {
             let request = ListVerdictsRequest {
                 page_size,
                 page_token,
                 outcomes: outcomes.iter().map(|outcome| (*outcome).into()).collect(),
                 ..ListVerdictsRequest::default()
             };
-            ask(Program::LeaseProbe, client.list_verdicts(request)).await
-        });
-        pages.await
+            LeaseProbe::new(channel).list_verdicts(request).await
+        };
+        self.all_pages(Program::LeaseProbe, page).await
     }
 
     /// The scaling of a shoot.
     pub(crate) async fn scaling(&self, shoot: &str) -> Result<GetScalingResponse, CommandError> {
-        let shoot = shoot.to_owned();
-        let call = self.coordinator().await?;
-        ask(
-            Program::ScalingCoordinator,
-            call.get_scaling(GetScalingRequest { shoot }),
-        )
-        .await
+        let request = GetScalingRequest {
+            shoot: shoot.to_owned(),
+        };
+        let call = async |channel| {
+            ScalingCoordinator::new(channel)
+                .get_scaling(request.clone())
+                .await
+        };
+        self.ask(Program::ScalingCoordinator, call).await
     }
 
     /// The scaling of all shoots that a filter lets through.
@@ -90,16 +125,15 @@ impl ProgramDialer {
         &self,
         filter: ListScalingRequest,
     ) -> Result<ListScalingResponse, CommandError> {
-        let client = self.coordinator().await?;
-        let pages = all_pages(async |page_size, page_token| {
+        let page = async |channel, page_size, page_token| {
             let request = ListScalingRequest {
                 page_size,
                 page_token,
                 ..filter.clone()
             };
-            ask(Program::ScalingCoordinator, client.list_scaling(request)).await
-        });
-        pages.await
+            ScalingCoordinator::new(channel).list_scaling(request).await
+        };
+        self.all_pages(Program::ScalingCoordinator, page).await
     }
 
     /// A program in numbers.
@@ -107,22 +141,33 @@ impl ProgramDialer {
         let mut found = ProgramSummary::default();
         let completeness = match program {
             Program::LeaseProbe => {
-                let client = self.lease_probe().await?;
-                let answer = ask(program, client.get_seed_summary(Default::default())).await?;
+                let call = async |channel| {
+                    LeaseProbe::new(channel)
+                        .get_seed_summary(Default::default())
+                        .await
+                };
+                let answer = self.ask(program, call).await?;
                 let summary = answer.summary.unwrap_or_default();
                 (found.items, found.outcomes) = (summary.shoots, summary.outcomes);
                 answer.completeness
             }
             Program::ScalingCoordinator => {
-                let client = self.coordinator().await?;
-                let answer = ask(program, client.get_seed_summary(Default::default())).await?;
+                let call = async |channel| {
+                    let client = ScalingCoordinator::new(channel);
+                    client.get_seed_summary(Default::default()).await
+                };
+                let answer = self.ask(program, call).await?;
                 let summary = answer.summary.unwrap_or_default();
                 (found.items, found.leader) = (summary.shoots, Some(summary.leader));
                 answer.completeness
             }
             Program::Weeder => {
-                let client = self.weeder().await?;
-                let answer = ask(program, client.get_seed_summary(Default::default())).await?;
+                let call = async |channel| {
+                    WeederClient::new(channel)
+                        .get_seed_summary(Default::default())
+                        .await
+                };
+                let answer = self.ask(program, call).await?;
                 let summary = answer.summary.unwrap_or_default();
                 (found.items, found.leader) = (summary.services, Some(summary.leader));
                 answer.completeness
@@ -130,33 +175,6 @@ impl ProgramDialer {
         };
         found.missing = missing(program, completeness.as_ref());
         Ok(found)
-    }
-}
-
-/// The answer of a program, printable, or why there is none.
-pub(crate) async fn ask<M: Message + Name + Default>(
-    program: Program,
-    call: impl Future<Output = Result<Received<M>, Status>>,
-) -> Result<M, CommandError> {
-    match call.await {
-        Ok(received) => ApiMessage::printable(&received.value).map(|message| message.0),
-        Err(status) => Err(CommandError::of_status(program.as_str(), &status)),
-    }
-}
-
-/// All pages as one answer, which is the last of them with the items of all.
-pub(crate) async fn all_pages<T, R: From<ItemPage<T>> + Into<ItemPage<T>>>(
-    mut read: impl AsyncFnMut(i32, String) -> Result<R, CommandError>,
-) -> Result<R, CommandError> {
-    let (mut items, mut pages, mut page_token) = (Vec::new(), 0, String::new());
-    loop {
-        let mut page: ItemPage<T> = read(MAX_PAGE_SIZE, page_token).await?.into();
-        items.append(&mut page.items);
-        page_token = take(&mut page.next_page_token);
-        pages += 1;
-        if page_token.is_empty() || pages == MAX_PAGES {
-            return Ok(ItemPage { items, ..page }.into());
-        }
     }
 }
 

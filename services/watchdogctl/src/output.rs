@@ -1,11 +1,17 @@
 //! Standard output: plain lines in a pipe, colour and updates in place on a terminal.
 
+use std::fmt::Display;
 use std::io::{self, IsTerminal as _, Write};
 use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
 use crate::render::{Format, Frame};
+
+/// Writes a line for a person to standard error. Nothing can be done when that is closed.
+pub(crate) fn note(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
 
 /// Columns and rows.
 pub(crate) type TerminalSize = (usize, usize);

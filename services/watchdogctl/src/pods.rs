@@ -5,6 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod, PodCondition};
 use serde_json::Value;
+use watchdog_api::list::Item;
 use watchdog_api::text::{printable_message, printable_name};
 
 use crate::findings::{CheckFinding, Severity};
@@ -23,19 +24,21 @@ pub(crate) struct ProgramPods {
     pub(crate) deployment: String,
     /// Replicas that the Deployment asks for; none without a Deployment.
     pub(crate) desired: Option<i32>,
-    pub(crate) pods: Vec<Pod>,
+    /// Those that cannot be decoded are never ready.
+    pub(crate) pods: Vec<Item<Pod>>,
 }
 
 impl ProgramPods {
     /// The number of Pods that are ready and stay.
     pub(crate) fn ready(&self) -> usize {
-        self.pods.iter().filter(|pod| is_ready(pod)).count()
+        let pods = self.pods.iter().filter_map(Item::ok);
+        pods.filter(|pod| is_ready(pod)).count()
     }
 
     /// The names of the Pods that can be asked, ready or not.
     pub(crate) fn answering(&self) -> Vec<String> {
-        let pods = self.pods.iter().filter(|pod| is_answering(pod));
-        pods.map(name).collect()
+        let pods = self.pods.iter().filter_map(Item::ok);
+        pods.filter(|pod| is_answering(pod)).map(name).collect()
     }
 }
 
@@ -95,9 +98,16 @@ pub(crate) fn findings(programs: &[ProgramPods], now: Timestamp) -> Vec<CheckFin
         let (severity, text) = replicas(program);
         let subject = program.program.as_str();
         findings.push(CheckFinding::new(severity, subject, "replicas", text));
-        for pod in program.pods.iter().filter(|pod| stays(pod)) {
-            let subject = format!("{} {}", program.program, name(pod));
-            let found = of_pod(pod, now).into_iter();
+        for pod in &program.pods {
+            let (name, found) = match pod {
+                Item::Ok(pod) => (name(pod), of_pod(pod, now)),
+                Item::Malformed { name, reason } => {
+                    let text = format!("cannot be read: {reason}");
+                    (name.clone().unwrap_or_default(), vec![(Severity::Wrong, text)])
+                }
+            };
+            let subject = format!("{} {name}", program.program);
+            let found = found.into_iter();
             findings.extend(found.map(|(severity, text)| CheckFinding::new(severity, &subject, "pod", text)));
         }
     }
@@ -133,6 +143,9 @@ const fn effect(program: Program) -> &'static str {
 }
 
 fn of_pod(pod: &Pod, now: Timestamp) -> Vec<(Severity, String)> {
+    if !stays(pod) {
+        return Vec::new();
+    }
     if matches!(phase(pod), Some("Failed" | "Succeeded")) {
         let status = pod.status.iter();
         let why = status.flat_map(|status| [&status.reason, &status.message]);
@@ -281,7 +294,7 @@ mod tests {
             program: Program::Weeder,
             deployment: "garden/watchdog-weeder".to_owned(),
             desired,
-            pods,
+            pods: pods.into_iter().map(Item::Ok).collect(),
         };
         let found = findings(&[program], testing::pipe().now).into_iter();
         let shown =

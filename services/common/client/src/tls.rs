@@ -6,9 +6,8 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio::sync::watch;
-use watchdog_certificates::{ClientTlsError, TrustStore, provider};
+use watchdog_certificates::{ClientTlsError, TrustStore};
 
 use crate::regular_file;
 use crate::setup_error::SetupError;
@@ -60,13 +59,17 @@ impl ClientTls {
         }
         let chain = certificates(cert.0, cert.1)?;
         let config = client_config(trusted, chain, private_key(key.0, key.1)?);
-        let mismatch = |reason| SetupError::Mismatch {
-            cert: cert.0.to_owned(),
-            key: key.0.to_owned(),
-            reason,
+        let unusable = |reason| match reason {
+            ClientTlsError::Key => SetupError::BadKey(key.0.to_owned()),
+            ClientTlsError::Certificate => SetupError::BadCertificate(cert.0.to_owned()),
+            ClientTlsError::Mismatch => SetupError::Mismatch {
+                cert: cert.0.to_owned(),
+                key: key.0.to_owned(),
+            },
+            ClientTlsError::Other(error) => SetupError::Tls(error),
         };
         let tls = Self::default();
-        tls.replace(config.map_err(mismatch)?);
+        tls.replace(config.map_err(unusable)?);
         Ok(tls)
     }
 
@@ -91,19 +94,13 @@ impl ClientTls {
 /// A client's configuration for gRPC: HTTP/2 by ALPN, TLS 1.2 and 1.3.
 ///
 /// # Errors
-/// When the key does not fit the certificate.
+/// When the key cannot be used, or does not fit the certificate.
 pub fn client_config(
     trusted: Arc<TrustStore>,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-) -> Result<ClientConfig, rustls::Error> {
-    let own = CertifiedKey::from_der(chain, key, &provider())?;
-    let config = watchdog_certificates::client_config(trusted, None);
-    let mut config = config.map_err(|error| match error {
-        ClientTlsError::Other(error) => error,
-        error => rustls::Error::General(error.to_string()),
-    })?;
-    config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(own));
+) -> Result<ClientConfig, ClientTlsError> {
+    let mut config = watchdog_certificates::client_config(trusted, Some((chain, key)))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }

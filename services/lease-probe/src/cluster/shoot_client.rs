@@ -246,6 +246,10 @@ async fn version<C: Connector>(
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
         StatusCode::TOO_MANY_REQUESTS => Err(ProbeFailure::Throttled(response.retry_after)),
         status if status.is_success() && is_object() => Ok(()),
+        status if status.is_success() => Err(ProbeFailure::VersionFailed(format!(
+            "GET /version answered {status} without a JSON object; check the address in the kubeconfig, and the \
+             proxies on the way to it"
+        ))),
         status => Err(ProbeFailure::VersionFailed(format!(
             "GET /version answered {status}"
         ))),

@@ -333,6 +333,28 @@ async fn a_server_of_http_2_that_goes_away_after_each_answer_is_not_away() {
     }
 }
 
+/// A proxy on the way may answer everything with a page of its own.
+#[tokio::test]
+async fn an_answer_that_is_not_of_an_api_server_says_so() {
+    let server = HostileServer::scripted(false, |mut stream| async move {
+        let mut request = [0; 4096];
+        while stream.read(&mut request).await? > 0 {
+            let page = "<html>Sign in</html>";
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{page}", page.len());
+            stream.write_all(answer.as_bytes()).await?;
+        }
+        Ok(())
+    });
+    let server = server.await.unwrap();
+    let mut asks = client(LOCAL, &limits(1));
+    let failure = asks
+        .leases(&access_to(&server.kubeconfig), budget(LIMIT))
+        .await
+        .unwrap_err();
+    let text = "GET /version answered 200 OK without a JSON object; check the address in the kubeconfig";
+    assert!(failure.to_string().contains(text), "{failure}");
+}
+
 /// This API server refuses lists, and says of each what was asked for.
 #[tokio::test]
 async fn leases_are_asked_for_in_protobuf_and_the_rest_in_json() {

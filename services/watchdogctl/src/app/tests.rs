@@ -1,5 +1,6 @@
 //! Every command against programs whose answers are set: what it shows, and how it fails.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
@@ -516,9 +517,37 @@ async fn check_finds_what_is_wrong_with_each_replica() {
     services.answers().refusal = Some(Status::permission_denied("not an allowed client"));
     fails(&format!("{options} check"), 1, "not an allowed client").await;
     fails(
-        "--insecure-plaintext --weeder nonsense check",
+        "--insecure-plaintext --weeder no-such-host.invalid:1 check",
         1,
-        "correct --weeder, of the form HOST:PORT",
+        "correct the host of --weeder",
+    )
+    .await;
+}
+
+/// People share a certificate, and a replica takes few connections of one.
+#[tokio::test]
+async fn a_replica_that_refuses_another_connection_is_passed_over() {
+    let mut replicas = [start(incident()).await, start(incident()).await];
+    // In the order in which they are asked.
+    replicas.sort_by_key(|(_, server, _)| server.address.parse::<SocketAddr>().unwrap());
+    let [(first, one, _), (second, other, _)] = replicas;
+    let options = format!(
+        "--insecure-plaintext --lease-probe {},{}",
+        one.address, other.address
+    );
+    let full = || {
+        Some(Status::resource_exhausted(
+            "you already have 8 connections to this replica",
+        ))
+    };
+    first.answers().refusal = full();
+    assert_parts(&shown(&format!("{options} verdicts")).await, &[CUT_OFF]);
+    second.answers().refusal = full();
+    let line = format!("{options} verdicts");
+    fails(
+        &line,
+        3,
+        "you already have 8 connections to this replica\n  the replica serves too many",
     )
     .await;
 }

@@ -1,5 +1,6 @@
 //! `verdicts`, `scaling`, `weeders` and `services`: messages of the API as tables, a row for each.
 
+use watchdog_client::consumer::WeederClient;
 use watchdog_proto::probe::v1::{ListVerdictsResponse, Verdict};
 use watchdog_proto::scaling::v1::{ListScalingRequest, ListScalingResponse, ShootScaling};
 use watchdog_proto::weeder::v1::{
@@ -12,7 +13,7 @@ use crate::api_message::ApiMessage;
 use crate::args::{ScalingArgs, ServiceFilterArgs, VerdictsArgs};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::{all_pages, ask, of_shoots};
+use crate::fetch::of_shoots;
 use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{Format, Frame, cells, incomplete, text};
@@ -112,8 +113,7 @@ pub(crate) async fn weeders(
     filter: &ServiceFilterArgs,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    let client = dialer.weeder().await?;
-    let pages = all_pages(async |page_size, page_token| {
+    let page = async |channel, page_size, page_token| {
         let request = ListWeedersRequest {
             page_size,
             page_token,
@@ -121,9 +121,9 @@ pub(crate) async fn weeders(
             service: filter.service.clone().unwrap_or_default(),
             ..ListWeedersRequest::default()
         };
-        ask(Program::Weeder, client.list_weeders(request)).await
-    });
-    let list: ListWeedersResponse = pages.await?;
+        WeederClient::new(channel).list_weeders(request).await
+    };
+    let list = dialer.all_pages(Program::Weeder, page).await?;
     WrittenAnswer::of(frame, weeder_tables(&list, frame), ApiMessage(list))
 }
 
@@ -132,8 +132,7 @@ pub(crate) async fn services(
     filter: &ServiceFilterArgs,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    let client = dialer.weeder().await?;
-    let pages = all_pages(async |page_size, page_token| {
+    let page = async |channel, page_size, page_token| {
         let request = ListEndpointReadinessRequest {
             page_size,
             page_token,
@@ -141,9 +140,9 @@ pub(crate) async fn services(
             service: filter.service.clone().unwrap_or_default(),
             ..ListEndpointReadinessRequest::default()
         };
-        ask(Program::Weeder, client.list_endpoint_readiness(request)).await
-    });
-    let list: ListEndpointReadinessResponse = pages.await?;
+        WeederClient::new(channel).list_endpoint_readiness(request).await
+    };
+    let list = dialer.all_pages(Program::Weeder, page).await?;
     WrittenAnswer::of(frame, service_table(&list, frame), ApiMessage(list))
 }
 
@@ -267,7 +266,7 @@ mod tests {
             "\
 SHOOT        OUTCOME              EXPIRED      SINCE              VALID
 shoot--a--b  LEASES_EXPIRED       100 % (6/6)  2m10s (00:37:50Z)  12s
-shoot--a--c  SKIPPED HIBERNATING  -            2m10s (00:37:50Z)  12s
+shoot--a--c  SKIPPED HIBERNATING  -            2m10s (00:37:50Z)  -
 "
         );
         let wide = verdict_table(&list, &testing::wide());

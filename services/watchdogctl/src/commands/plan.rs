@@ -1,6 +1,7 @@
 //! `plan`
 
 use serde::Serialize;
+use watchdog_client::consumer::ScalingCoordinator;
 use watchdog_proto::scaling::v1::{
     Action, Direction, PlanScalingRequest, PlanScalingResponse, PlannedResource, ShootScaling,
 };
@@ -9,7 +10,6 @@ use super::WrittenAnswer;
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch;
 use crate::program::Program;
 use crate::render::table::{Style, TextTable};
 use crate::render::{Frame, cells, text};
@@ -36,8 +36,12 @@ pub(crate) async fn of_direction(
         shoot: scaling.shoot.clone(),
         direction: direction.into(),
     };
-    let client = dialer.coordinator().await?;
-    let plan = fetch::ask(Program::ScalingCoordinator, client.plan_scaling(request)).await?;
+    let call = async |channel| {
+        ScalingCoordinator::new(channel)
+            .plan_scaling(request.clone())
+            .await
+    };
+    let plan = dialer.ask(Program::ScalingCoordinator, call).await?;
     Ok(DirectionPlan {
         direction,
         scaling,

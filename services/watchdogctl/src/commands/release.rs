@@ -23,6 +23,7 @@ use crate::args::{ConnectArgs, ReleaseArgs};
 use crate::connect::release::{self, ChartRelease};
 use crate::connect::seed::SeedReader;
 use crate::error::{CommandError, WRONG};
+use crate::output::note;
 use crate::program::Program;
 use crate::render::Frame;
 
@@ -69,10 +70,8 @@ pub(crate) async fn run(
         CommandError::wrong(format!("{error:#}"), what_to_do)
     })?;
     if let Err(error) = &report.ended {
-        // Standard output has what was restored; a person must see the rest in both formats. Nothing can be done
-        // when standard error is closed.
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        // Standard output has what was restored; a person must see the rest in both formats.
+        note(format_args!("error: {error:#}"));
     }
     written(&report, args, &coordinator, frame)
 }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
-use watchdog_proto::probe::v1::{ListReplicasRequest, ListReplicasResponse};
+use watchdog_client::consumer::LeaseProbe;
+use watchdog_proto::probe::v1::ListReplicasRequest;
 
 use super::WrittenAnswer;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::{ProgramSummary, all_pages, ask};
+use crate::fetch::ProgramSummary;
 use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{Frame, text};
@@ -59,15 +60,14 @@ async fn shares(
         let leader = Some(leader.clone()).filter(|leader| !leader.is_empty());
         return Ok(leader.map(|leader| (leader, summary.items)).into_iter().collect());
     }
-    let client = dialer.lease_probe().await?;
-    let pages = all_pages(async |page_size, page_token| {
+    let page = async |channel, page_size, page_token| {
         let request = ListReplicasRequest {
             page_size,
             page_token,
         };
-        ask(Program::LeaseProbe, client.list_replicas(request)).await
-    });
-    let listed: ListReplicasResponse = pages.await?;
+        LeaseProbe::new(channel).list_replicas(request).await
+    };
+    let listed = dialer.all_pages(Program::LeaseProbe, page).await?;
     let replicas = listed.replicas.into_iter();
     Ok(replicas.map(|replica| (replica.name, replica.shoots)).collect())
 }

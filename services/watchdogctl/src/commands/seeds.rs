@@ -83,13 +83,18 @@ impl SeedAnswer<WrittenAnswer> {
         }
     }
 
-    /// Its part of a document.
-    fn chapter(&self) -> String {
+    /// Its part of an answer for people.
+    fn section(&self, frame: &Frame) -> String {
+        let is_document = frame.format == Format::Markdown;
         let content = match &self.result {
             Ok(answer) => answer.text().to_owned(),
-            Err(error) => code_block(&error.to_string()),
+            Err(error) if is_document => code_block(&error.to_string()),
+            Err(error) => format!("{error}\n"),
         };
-        format!("# Seed {}\n\n{content}\n", self.seed)
+        if is_document {
+            return format!("# Seed {}\n\n{content}\n", self.seed);
+        }
+        frame.section(&format!("=== {}", self.seed), &content)
     }
 
     fn result(&self) -> Cell {
@@ -113,21 +118,13 @@ pub(crate) fn side_by_side(
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
     let code = seeds.iter().map(SeedAnswer::code).max();
-    let text = if frame.format == Format::Markdown {
-        seeds.iter().map(SeedAnswer::chapter).collect()
-    } else {
+    let mut text: String = seeds.iter().map(|answer| answer.section(frame)).collect();
+    if frame.format != Format::Markdown {
         let table = TextTable::of(&seeds)
             .column("SEED", |answer| answer.seed.clone())
             .column("RESULT", |answer| answer.result());
-        let section = |answer: &SeedAnswer<WrittenAnswer>| {
-            let content = match &answer.result {
-                Ok(answer) => answer.text().to_owned(),
-                Err(error) => format!("{error}\n"),
-            };
-            frame.section(&format!("=== {}", answer.seed), &content)
-        };
-        table.render(frame) + &seeds.iter().map(section).collect::<String>()
-    };
+        text.insert_str(0, &table.render(frame));
+    }
     Ok(WrittenAnswer {
         code: code.unwrap_or_default(),
         ..WrittenAnswer::of(frame, text, BTreeMap::from([("seeds", seeds)]))?

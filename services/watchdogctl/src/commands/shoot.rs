@@ -123,7 +123,10 @@ fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
         .indented(2)
         .column("VALID FOR", |verdict| cells::valid(verdict))
         .column("UNTIL", |verdict| {
-            text::sent_clock(verdict.expire_time, frame.now)
+            let expire_time = verdict
+                .expire_time
+                .filter(|_| verdict.outcome() != Outcome::Skipped);
+            text::sent_clock(expire_time, frame.now)
         })
         .column("OBSERVED", |verdict| {
             format!("{} ago", text::sent_duration(verdict.age))

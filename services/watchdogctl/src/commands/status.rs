@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use watchdog_client::consumer::CALL_TIMEOUT;
+use watchdog_client::consumer::{CALL_TIMEOUT, ScalingCoordinator};
 use watchdog_proto::probe::v1::{Outcome, OutcomeCount, Verdict};
 use watchdog_proto::scaling::v1::{
     Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, ShootScaling,
@@ -26,7 +26,6 @@ use crate::args::{ConnectArgs, StatusArgs};
 use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
 use crate::error::CommandError;
-use crate::fetch::ask;
 use crate::findings::{CheckFinding, Severity};
 use crate::output::{LiveScreen, Output};
 use crate::pods;
@@ -147,11 +146,14 @@ impl ScalingAnswers {
             modes: vec![Mode::Observe.into(), Mode::Off.into()],
             ..ListScalingRequest::default()
         };
-        let coordinator = dialer.coordinator().await?;
-        let unprotected = ask(Program::ScalingCoordinator, coordinator.list_scaling(request)).await?;
+        let call = async |channel| {
+            ScalingCoordinator::new(channel)
+                .list_scaling(request.clone())
+                .await
+        };
         Ok(Self {
             scalings,
-            unprotected,
+            unprotected: dialer.ask(Program::ScalingCoordinator, call).await?,
         })
     }
 }

@@ -21,7 +21,10 @@ pub(super) async fn resolved(args: &ConnectArgs, program: Program) -> Result<Vec
     if addresses.is_empty() {
         return Err(CommandError::usage(
             format!("this command needs the address of {program}, which is not given"),
-            format!("add --{program} HOST:PORT"),
+            format!(
+                "add --{program} HOST:PORT, or leave out all addresses and let watchdogctl find the programs through \
+                 the API server of the seed"
+            ),
         ));
     }
     let mut found = BTreeSet::new();
@@ -29,7 +32,7 @@ pub(super) async fn resolved(args: &ConnectArgs, program: Program) -> Result<Vec
         let failed = |why: String| {
             CommandError::unreachable(
                 format!("{program} at {address}: {why}"),
-                format!("correct --{program}, of the form HOST:PORT"),
+                format!("correct the host of --{program}"),
             )
         };
         let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, lookup_host(address)).await;

@@ -10,7 +10,7 @@ pub(crate) mod tls;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -46,7 +46,16 @@ pub(crate) struct ProgramDialer {
     /// the release is shown all the same.
     certificate: Result<Option<CallerCertificate>, CommandError>,
     /// Those that are open. A program accepts few connections of one certificate.
-    channels: Arc<Mutex<BTreeMap<Program, Channel>>>,
+    channels: Arc<Mutex<BTreeMap<Program, OpenChannel>>>,
+}
+
+/// A channel to any replica of a program.
+#[derive(Clone)]
+pub(crate) struct OpenChannel {
+    pub(crate) channel: Channel,
+    program: Program,
+    /// The place of the replica that its connections try first.
+    first: usize,
 }
 
 impl ProgramDialer {
@@ -124,13 +133,33 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When there is no replica or the names cannot be used.
-    pub(crate) async fn channel(&self, program: Program) -> Result<Channel, CommandError> {
-        let known = || self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(channel) = known().get(&program) {
-            return Ok(channel.clone());
+    pub(crate) async fn channel(&self, program: Program) -> Result<OpenChannel, CommandError> {
+        if let Some(open) = self.channels().get(&program) {
+            return Ok(open.clone());
         }
         // Now, because within a connection there is less time to find out why there is none.
         self.replicas(program).await?;
+        self.open_channel(program, 0)
+    }
+
+    /// The next calls go to another replica than those over this channel, which has refused one.
+    ///
+    /// # Errors
+    /// When the names cannot be used.
+    pub(crate) fn pass_over(&self, refused: &OpenChannel) -> Result<(), CommandError> {
+        let open = self.channels().get(&refused.program).map(|open| open.first);
+        // Unless another call has done so.
+        if open == Some(refused.first) {
+            self.open_channel(refused.program, refused.first + 1)?;
+        }
+        Ok(())
+    }
+
+    fn channels(&self) -> MutexGuard<'_, BTreeMap<Program, OpenChannel>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_channel(&self, program: Program, first: usize) -> Result<OpenChannel, CommandError> {
         // A channel holds no other channel.
         let this = Self {
             channels: Arc::default(),
@@ -141,16 +170,27 @@ impl ProgramDialer {
             tls: None,
             ..handshakes.clone()
         };
-        let connect = move |_| this.clone().connect_any(program, handshakes.clone());
-        let channel = channel_over(&dialer, program, connect)?;
-        known().insert(program, channel.clone());
-        Ok(channel)
+        let connect = move |_| this.clone().connect_any(program, first, handshakes.clone());
+        let open = OpenChannel {
+            channel: channel_over(&dialer, program, connect)?,
+            program,
+            first,
+        };
+        self.channels().insert(program, open.clone());
+        Ok(open)
     }
 
     /// A connection to the first replica that takes one and proves who it is: behind a port-forward, a connection to a
     /// program that crashed or hangs is opened, too.
-    async fn connect_any(self, program: Program, handshakes: Dialer) -> io::Result<Box<dyn ByteStream>> {
-        let replicas = self.replicas(program).await.map_err(io::Error::other)?;
+    async fn connect_any(
+        self,
+        program: Program,
+        first: usize,
+        handshakes: Dialer,
+    ) -> io::Result<Box<dyn ByteStream>> {
+        let mut replicas = self.replicas(program).await.map_err(io::Error::other)?;
+        let first = first % replicas.len().max(1);
+        replicas.rotate_left(first);
         let mut replicas = replicas.iter();
         let mut attempts = FuturesUnordered::new();
         let mut last = io::Error::from(io::ErrorKind::NotFound);

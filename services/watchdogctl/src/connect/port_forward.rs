@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
+use watchdog_api::list::Item;
 use watchdog_client::failure::chain;
 use watchdog_client::grpc_client::ByteStream;
 
@@ -49,7 +50,7 @@ impl PortForward {
         Ok(programs)
     }
 
-    async fn pods(&self, program: Program) -> Result<Vec<Pod>, CommandError> {
+    async fn pods(&self, program: Program) -> Result<Vec<Item<Pod>>, CommandError> {
         match self.release.selector(program) {
             Some(selector) => self.seed.list(Some(&self.release.namespace), &selector).await,
             None => Ok(Vec::new()),
@@ -66,7 +67,7 @@ impl PortForward {
             ));
         };
         let pods = self.pods(program).await?;
-        let ready = pods.iter().filter(|pod| pods::is_ready(pod));
+        let ready = pods.iter().filter_map(Item::ok).filter(|pod| pods::is_ready(pod));
         let mut names: Vec<String> = ready.map(pods::name).collect();
         names.sort();
         if names.is_empty() {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::Deployment;
+use watchdog_api::list::Item;
 
 use super::seed::SeedReader;
 use crate::args::ConnectArgs;
@@ -126,8 +127,8 @@ async fn search(seed: &SeedReader, args: &ConnectArgs) -> Result<Option<ChartRel
         None => vec![Some(NAMESPACE), None],
     };
     for namespace in namespaces {
-        let deployments: Vec<Deployment> = seed.list(namespace, PROGRAMS).await?;
-        let found = releases(&deployments, args.name.as_deref());
+        let listed = seed.list(namespace, PROGRAMS).await?;
+        let found = releases(listed.iter().filter_map(Item::ok), args.name.as_deref());
         match found.as_slice() {
             [] => {}
             [_] => return Ok(found.into_iter().next()),
@@ -143,7 +144,10 @@ async fn search(seed: &SeedReader, args: &ConnectArgs) -> Result<Option<ChartRel
 }
 
 /// The releases that these Deployments belong to, in the order of their namespaces and names.
-fn releases(deployments: &[Deployment], name: Option<&str>) -> Vec<ChartRelease> {
+fn releases<'a>(
+    deployments: impl IntoIterator<Item = &'a Deployment>,
+    name: Option<&str>,
+) -> Vec<ChartRelease> {
     let mut found: BTreeMap<(String, &str), BTreeMap<Program, Deployment>> = BTreeMap::new();
     for deployment in deployments {
         let Some((release, program)) = of_chart(deployment) else {

@@ -77,6 +77,13 @@ async fn a_certificate_that_does_not_fit_is_an_error_that_says_which_option() {
     let [ca, cert, key] =
         ["ca.crt", "tls.crt", "tls.key"].map(|name| authority.path(name).display().to_string());
     let foreign_key = stranger.path("tls.key").display().to_string();
+    // An Ed448 key of zeros: as those of secp256k1 and of RSA with 1024 bits, of no kind that is accepted.
+    let folder = TempDir::new().unwrap();
+    let odd_key = folder.path().join("tls.key");
+    let zeros = "A".repeat(76);
+    let pem =
+        format!("-----BEGIN PRIVATE KEY-----\nMEcCAQAwBQYDK2VxBDsEOQ{zeros}==\n-----END PRIVATE KEY-----\n");
+    std::fs::write(&odd_key, pem).unwrap();
     let foreign_cert = stranger.path("tls.crt").display().to_string();
     for (tls, code, part) in [
         (
@@ -91,11 +98,20 @@ async fn a_certificate_that_does_not_fit_is_an_error_that_says_which_option() {
             3,
             "--tls-ca must have signed",
         ),
-        ("--insecure-plaintext".to_owned(), 3, "--tls-ca"),
+        (
+            "--insecure-plaintext".to_owned(),
+            3,
+            "if it serves with TLS, leave that out",
+        ),
         (
             format!("--tls-ca {ca} --tls-cert {cert} --tls-key {foreign_key}"),
             2,
             "correct --tls-ca, --tls-cert and --tls-key",
+        ),
+        (
+            format!("--tls-ca {ca} --tls-cert {cert} --tls-key {}", odd_key.display()),
+            2,
+            "tls.key: holds a private key of a kind that is not accepted: use RSA of 2048 to 8192 bits",
         ),
         (
             format!("--tls-ca /no/such/file --tls-cert {cert} --tls-key {key}"),
@@ -274,6 +290,28 @@ async fn check_and_status_name_what_is_wrong_with_the_pods_of_one_release() {
         ],
     );
     assert!(!second.text.contains("lease-probe-0"), "{}", second.text);
+}
+
+/// A kubelet may report any time, and jiff ends with the year 9999.
+#[tokio::test]
+async fn a_pod_that_cannot_be_read_hides_no_other() {
+    let services = StubServices::new(Answers {
+        verdicts: vec![verdict(SHOOT, Outcome::Healthy)],
+        ..Answers::default()
+    });
+    let server = services.serve().await;
+    let mut api = PodApi::release(&[(Program::LeaseProbe, &server.address)]);
+    let mut odd = pod("watchdog", Program::LeaseProbe, "lease-probe-1");
+    odd["status"]["containerStatuses"][0]["state"] =
+        serde_json::json!({"running": {"startedAt": "10000-01-01T00:00:00Z"}});
+    api.pods.push(odd);
+    let seed = Seed::start(api).await;
+    let options = format!("{} --insecure-plaintext", seed.options());
+    assert_parts(&shown(&format!("{options} verdicts")).await, &[SHOOT]);
+    let checked = run(&format!("{options} check")).await;
+    let found =
+        "WRONG   lease-probe lease-probe-1  pod           cannot be read: status.containerStatuses[0].state";
+    assert_parts(&checked.text, &["1 of 1 are ready", found]);
 }
 
 #[tokio::test]
@@ -550,7 +588,7 @@ async fn a_command_that_goes_on_gets_new_credentials() {
         dialer
             .pods()
             .await
-            .map(|pods| crate::pods::name(&pods.unwrap()[0].pods[0]))
+            .map(|pods| crate::pods::name(pods.unwrap()[0].pods[0].ok().unwrap()))
     };
     assert_eq!(pods().await.unwrap(), "lease-probe-0");
     // As those of 15 minutes do, the first ones have ended.

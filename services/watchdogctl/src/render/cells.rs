@@ -44,8 +44,11 @@ pub(crate) fn outcome(verdict: &Verdict) -> Cell {
     }
 }
 
-/// The remaining validity of a verdict.
+/// The remaining validity of a verdict; `-` for a shoot that is not probed, of which nothing runs out.
 pub(crate) fn valid(verdict: &Verdict) -> Cell {
+    if verdict.outcome() == Outcome::Skipped {
+        return "-".into();
+    }
     let left = forward(verdict.valid_for.as_ref());
     if left.is_zero() {
         return Cell::styled(Style::Bad, "expired");
@@ -121,5 +124,10 @@ mod tests {
             ..testing::verdict("a", Outcome::LeasesExpired)
         };
         assert_eq!(valid(&verdict), Cell::styled(Style::Bad, "expired"));
+        let skipped = Verdict {
+            outcome: Outcome::Skipped.into(),
+            ..verdict
+        };
+        assert_eq!(valid(&skipped), "-".into());
     }
 }

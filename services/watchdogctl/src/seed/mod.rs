@@ -9,6 +9,9 @@ use std::time::Duration;
 use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use tonic::Code;
+use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
+use watchdog_client::follow::Update;
 use watchdog_proto::probe::v1::WatchVerdictsRequest;
 use watchdog_proto::scaling::v1::WatchScalingRequest;
 use watchdog_proto::weeder::v1::WatchWeedersRequest;
@@ -85,32 +88,46 @@ impl SeedState {
         join_all(follow).await;
     }
 
-    /// Follows a program, over any number of streams. Ends only if the program cannot be called at all.
+    /// Follows a program, over any number of streams. Ends only if the program cannot be called at all, or a replica
+    /// refuses more.
     async fn follow_program(&self, dialer: &ProgramDialer, program: Program) -> Result<(), CommandError> {
         // The error of a call says more than that of a stream.
         dialer.summary(program).await?;
-        let stop = CancellationToken::new();
+        let open = dialer.channel(program).await?;
+        let (stop, channel) = (CancellationToken::new(), open.channel.clone());
         match program {
             Program::LeaseProbe => {
-                let client = dialer.lease_probe().await?;
-                let on_update = |update| self.update(|model, now| model.on_verdicts(update, now));
+                let on_update = |update| self.on_update(update, &stop, SeedModel::on_verdicts);
                 let request = WatchVerdictsRequest::default();
-                client.follow(request, &stop, on_update).await;
+                LeaseProbe::new(channel).follow(request, &stop, on_update).await;
             }
             Program::ScalingCoordinator => {
-                let client = dialer.coordinator().await?;
-                let on_update = |update| self.update(|model, now| model.on_scaling(update, now));
+                let on_update = |update| self.on_update(update, &stop, SeedModel::on_scaling);
                 let request = WatchScalingRequest::default();
+                let client = ScalingCoordinator::new(channel);
                 client.follow(request, &stop, on_update).await;
             }
             Program::Weeder => {
-                let client = dialer.weeder().await?;
-                let on_update = |update| self.update(|model, now| model.on_weeders(&update, now));
+                let take = |model: &mut SeedModel, update, now: &_| model.on_weeders(&update, now);
+                let on_update = |update| self.on_update(update, &stop, take);
                 let request = WatchWeedersRequest::default();
-                client.follow(request, &stop, on_update).await;
+                WeederClient::new(channel).follow(request, &stop, on_update).await;
             }
         }
-        Ok(())
+        dialer.pass_over(&open)
+    }
+
+    /// A replica that serves no more streams or connections is not followed any more.
+    fn on_update<K, V>(
+        &self,
+        update: Update<K, V>,
+        stop: &CancellationToken,
+        take: impl FnOnce(&mut SeedModel, Update<K, V>, &ClockReading),
+    ) {
+        if matches!(&update, Update::Lost(failure) if failure.code == Some(Code::ResourceExhausted)) {
+            stop.cancel();
+        }
+        self.update(|model, now| take(model, update, now));
     }
 
     fn update(&self, change: impl FnOnce(&mut SeedModel, &ClockReading)) {

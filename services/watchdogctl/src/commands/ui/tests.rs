@@ -315,6 +315,34 @@ async fn a_page_gets_the_seed_and_then_what_changes_until_a_program_is_lost() {
 }
 
 #[tokio::test]
+async fn a_replica_that_refuses_more_streams_is_passed_over() {
+    let mut replicas = Vec::new();
+    for _ in 0..2 {
+        let services = StubServices::new(healthy(&[SHOOT]));
+        let server = services.serve().await;
+        replicas.push((services, server));
+    }
+    // In the order in which they are asked.
+    replicas.sort_by_key(|(_, server)| server.address.parse::<SocketAddr>().unwrap());
+    let addresses = format!("{},{}", replicas[0].1.address, replicas[1].1.address);
+    replicas[1].0.answers().verdicts[0].shoot = "shoot--a--other".to_owned();
+    let line = format!("x --insecure-plaintext --lease-probe {addresses} ui");
+    let connect = args::parse(line.split(' ').map(OsString::from)).unwrap().connect;
+    let followed = follow(&connect).await;
+    let until = async |shoot: &str| {
+        while !followed[0].state.model().shoots.contains_key(shoot) {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(BOUND, until(SHOOT)).await.unwrap();
+    let full = Status::resource_exhausted("you already have 32 streams to this replica");
+    replicas[0].0.change(|answers| answers.refusal = Some(full));
+    tokio::time::timeout(BOUND, until("shoot--a--other"))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
 async fn a_page_of_several_seeds_shows_each_of_them() {
     let page = serve_beside(healthy(&[SHOOT]), away().await).await;
     let mut first = page.get("seed?seed=0").await;
