@@ -95,8 +95,6 @@ pub struct ReceivedVerdict {
     pub list_revision: u64,
     /// The revision of the list with which the observer first found this outcome; 0 if it is not known.
     pub first_revision: u64,
-    /// When it was sent.
-    pub sent: Instant,
     /// The end of its validity.
     pub valid_until: Instant,
     /// One sentence for people.
@@ -217,6 +215,12 @@ impl EvidenceCounts {
 }
 
 impl ReceivedVerdict {
+    /// The newest renewal of an expired candidate, if there is one.
+    pub(crate) fn last_renewal(&self) -> Option<Instant> {
+        let silent = self.evidence.as_ref()?.newest_expired_renewal?;
+        self.observed.checked_sub(silent)
+    }
+
     /// Returns true if this verdict is known to rest on a newer list than another one.
     fn is_newer(&self, other: &Self) -> bool {
         match (self.list_revision, other.list_revision) {
