@@ -87,13 +87,13 @@ pub(crate) const WRITES: Counter<(Direction, RequestOutcome)> = Counter::new(
 
 pub(crate) const FIRST_WRITE: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_first_write_seconds",
-    "Time from sending the verdict that changed the direction of a shoot until the first write was \
+    "Time from the loss, when lease-probe found it, or from the decision to scale up, until the first write was \
      applied, or would have been sent in mode observe, by direction.",
 );
 
 pub(crate) const REACHED: Histogram<Direction> = Histogram::new(
     "watchdog_scaling_reached_seconds",
-    "Time from sending the verdict that changed the direction of a shoot until the last resource reached \
+    "Time from the loss, when lease-probe found it, or from the decision to scale up, until the last resource reached \
      its target, by direction.",
 );
 

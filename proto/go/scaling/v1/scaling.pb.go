@@ -1684,7 +1684,8 @@ type Incident struct {
 	// The outcome that started it; unspecified if this replica became the leader during the incident, or if only other
 	// writers have scaled.
 	Outcome v11.Outcome `protobuf:"varint,1,opt,name=outcome,proto3,enum=gardener.watchdog.probe.v1.Outcome" json:"outcome,omitempty"`
-	// Time when it started, by the coordinator's wall clock.
+	// Time when it started, by the coordinator's wall clock: when lease-probe found the loss, also if this replica became
+	// the leader later.
 	StartTime *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=start_time,json=startTime,proto3" json:"start_time,omitempty"`
 	// From the newest renewal of an expired lease until start_time; unset if no lease was expired.
 	LastRenewalToVerdict *durationpb.Duration `protobuf:"bytes,3,opt,name=last_renewal_to_verdict,json=lastRenewalToVerdict,proto3" json:"last_renewal_to_verdict,omitempty"`

@@ -4,6 +4,7 @@
 mod exec_plugin;
 mod oidc;
 mod renewal;
+mod send_before;
 mod transport;
 mod trust;
 
@@ -25,6 +26,7 @@ use watchdog_runtime::regular_file;
 use exec_plugin::ExecPlugin;
 use oidc::OidcProvider;
 use renewal::CredentialSource;
+pub(crate) use send_before::SendBefore;
 use transport::SeedEndpoint;
 pub use trust::{host_authorities, readable_authorities};
 

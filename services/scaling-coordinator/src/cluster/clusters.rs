@@ -12,7 +12,7 @@ use watchdog_kube::client::{RequestError, found, request_within};
 use watchdog_kube::watch::Change;
 
 use super::object_index::{IndexSignals, ObjectIndex, version_of};
-use crate::domain::decision::ClusterRefusal;
+use crate::domain::decision::{Decision, HoldReason};
 
 /// Deadline of one request for a Cluster. A write waits for it, and is tried again when the request fails.
 const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);
@@ -80,21 +80,18 @@ impl Clusters {
         index.get(shoot).filter(|_| index.is_listed()).cloned()
     }
 
-    /// Why nothing may be scaled in a shoot (S4); none if it may.
-    pub(crate) fn refusal(&self, shoot: &str) -> Option<ClusterRefusal> {
-        let refused = |why: &str| ClusterRefusal {
-            why: why.to_owned(),
-            is_released: false,
-        };
-        match self.get(shoot) {
-            Some(known) => known.stopped.map(|reason| ClusterRefusal {
+    /// The decision if nothing may be scaled in a shoot (S4); none if it may.
+    pub(crate) fn restraint(&self, shoot: &str) -> Option<Decision> {
+        let why = match self.get(shoot) {
+            Some(known) => match known.stopped? {
                 // A malformed Cluster proves nothing.
-                is_released: !matches!(reason, SkipReason::Malformed(_)),
-                ..refused(&reason.to_string())
-            }),
-            None if self.is_listed() => Some(refused("The Cluster does not exist.")),
-            None => Some(refused("The Clusters of the seed are not listed yet.")),
-        }
+                malformed @ SkipReason::Malformed(_) => malformed.to_string(),
+                reason => return Some(Decision::release(reason.to_string())),
+            },
+            None if self.is_listed() => "The Cluster does not exist.".to_owned(),
+            None => "The Clusters of the seed are not listed yet.".to_owned(),
+        };
+        Some(Decision::hold(HoldReason::Cluster, why))
     }
 
     pub(crate) fn is_listed(&self) -> bool {

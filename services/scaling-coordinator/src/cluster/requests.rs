@@ -14,6 +14,7 @@ use watchdog_api::names::{COORDINATOR_FIELD_MANAGER, MELTDOWN_PROTECTION_ANNOTAT
 use watchdog_api::prober::ResourceRef;
 use watchdog_api::workload::Workload;
 use watchdog_kube::client::{REQUEST_DEADLINE, RequestError, found, request_within};
+use watchdog_kube::leadership::Permit;
 use watchdog_kube::permissions::Permission;
 
 use super::resources::Resources;
@@ -35,9 +36,10 @@ impl ResourceRequests {
         Self { seed, resources }
     }
 
-    /// Writes a resource that still has the version `against`. The caller has just made sure that it may.
+    /// Writes a resource that still has the version `against`, under a permit that was just given.
     pub(crate) async fn write(
         &self,
+        permit: &Permit,
         shoot: &str,
         reference: &ResourceRef,
         write: &ResourceWrite,
@@ -47,7 +49,7 @@ impl ResourceRequests {
         let Some(Ok(served)) = self.resources.kind(reference) else {
             return not_served();
         };
-        let api: Api<Workload> = Api::namespaced_with(self.seed.clone(), shoot, &served);
+        let api: Api<Workload> = Api::namespaced_with(permit.client(&self.seed), shoot, &served);
         let name = &reference.name;
         let written = match patch(reference, against, write) {
             Some(body) => {

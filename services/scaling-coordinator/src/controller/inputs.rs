@@ -103,7 +103,7 @@ impl DecisionInputs {
     /// The decision that no verdict on a shoot can change; none if its verdicts count.
     fn restraint(&self, shoot: &str, mode: ModeInForce) -> Option<Decision> {
         let not_leading = (!self.leadership.is_leader()).then(|| self.who_leads());
-        decide_without_verdicts(self.clusters.refusal(shoot), not_leading, mode)
+        decide_without_verdicts(self.clusters.restraint(shoot), not_leading, mode)
     }
 
     /// Why this replica does not lead.

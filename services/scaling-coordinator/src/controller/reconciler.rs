@@ -313,7 +313,7 @@ impl Reconciler {
         let in_flight = turn.begin_request();
         let outcome = self
             .requests
-            .write(shoot, reference, write, against, within)
+            .write(&permit, shoot, reference, write, against, within)
             .await;
         drop((in_flight, permit));
         let version = self.inputs.resources.version(reference, shoot);

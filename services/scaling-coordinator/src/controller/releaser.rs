@@ -81,10 +81,9 @@ impl Releaser {
 
     /// The direction in which the controller takes a shoot, or why nothing at all is written to it.
     fn direction(&self, shoot: &str) -> Result<Direction, String> {
-        match self.clusters.refusal(shoot) {
+        match self.clusters.restraint(shoot) {
             None => Ok(Direction::Up),
-            Some(refusal) if refusal.is_released => Ok(Direction::Release),
-            Some(refusal) => Err(refusal.why),
+            Some(restraint) => restraint.direction.ok_or(restraint.reason),
         }
     }
 

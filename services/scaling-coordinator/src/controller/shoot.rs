@@ -40,8 +40,11 @@ pub(super) struct ShootMemory {
     /// The writes that mode observe has kept back since the direction changed.
     kept_back: BTreeSet<ResourceRef>,
     pub(super) others: OtherWrites,
-    // When the verdict was sent that made the direction what it is, until all that follows from it is measured.
-    verdict: Option<Instant>,
+    /// When the loss or the recovery was found that made the direction what it is, until all that follows from it is
+    /// measured.
+    found: Option<Instant>,
+    /// Until then the shoot was healthy or not protected: a loss that was found before does not count from then.
+    no_loss_until: Option<Instant>,
     first_write: bool,
     /// Warnings that were published.
     warnings: BTreeSet<AnnotationWarning>,
@@ -57,7 +60,8 @@ impl ShootMemory {
             round_began: None,
             kept_back: BTreeSet::new(),
             others: OtherWrites::default(),
-            verdict: None,
+            found: None,
+            no_loss_until: None,
             first_write: false,
             warnings: BTreeSet::new(),
         }
@@ -75,6 +79,7 @@ impl ShootMemory {
                 write_counts: std::mem::take(&mut self.shown.write_counts),
                 ..ShootScaling::new(now, mode, replica)
             });
+            self.no_loss_until = Some(now);
         }
         self.shown.mode = mode;
     }
@@ -130,14 +135,32 @@ impl ShootMemory {
         }
         let first = shown.direction == Some(direction) && !self.first_write;
         self.first_write |= first;
-        if let Some(sent) = self.verdict.filter(|_| first) {
-            FIRST_WRITE.record(direction, now.saturating_duration_since(sent));
+        if let Some(found) = self.found.filter(|_| first) {
+            FIRST_WRITE.record(direction, now.saturating_duration_since(found));
         }
     }
 
+    /// When the loss was found that a decision rests on, also before this replica led; now if it rests on none.
+    fn found_at(&self, now: Instant, decision: &Decision) -> Instant {
+        let loss = decision
+            .decided_by
+            .as_ref()
+            .filter(|verdict| verdict.outcome.direction() == Some(Direction::Down));
+        let since = loss.map(|loss| {
+            self.no_loss_until
+                .map_or(loss.outcome_since, |until| until.max(loss.outcome_since))
+        });
+        since.map_or(now, |since| since.min(now))
+    }
+
     pub(super) fn keep_decision(&mut self, now: Instant, decision: &Decision) {
+        let found = self.found_at(now, decision);
+        let is_unprotected = matches!(decision.held, Some(HoldReason::Cluster | HoldReason::Mode));
+        if decision.direction == Some(Direction::Up) || is_unprotected {
+            self.no_loss_until = Some(now);
+        }
         let shown = &mut self.shown;
-        shown.incidents.note_decision(now, decision);
+        shown.incidents.note_decision(now, found, decision);
         shown.reason.clone_from(&decision.reason);
         let reason = &shown.reason;
         let held = std::mem::replace(&mut shown.held, decision.held);
@@ -159,7 +182,7 @@ impl ShootMemory {
             tracing::debug!(from, to, reason, "the direction of a shoot has changed");
         }
         shown.since = now;
-        self.verdict = decision.decided_by.as_ref().map(|verdict| verdict.sent);
+        self.found = decision.decided_by.as_ref().map(|_| found);
         self.first_write = false;
         self.kept_back.clear();
     }
@@ -177,8 +200,8 @@ impl ShootMemory {
             return;
         }
         // A flow that only waited for something to become ready has not scaled.
-        if let Some(sent) = self.verdict.take().filter(|_| self.first_write) {
-            let took = now.saturating_duration_since(sent);
+        if let Some(found) = self.found.take().filter(|_| self.first_write) {
+            let took = now.saturating_duration_since(found);
             REACHED.record(direction, took);
             let took = watchdog_api::duration::format(took);
             tracing::info!(
@@ -187,5 +210,77 @@ impl ShootMemory {
                 "all resources have reached their targets"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::attempts::RequestOutcome;
+    use crate::domain::decision::{EvidenceCounts, ReceivedVerdict, ReportedOutcome, StreamCounts, decide};
+    use crate::domain::testing::{S, start, verdict, write};
+
+    fn memory(now: Instant) -> ShootMemory {
+        ShootMemory::new(ShootScaling::new(now, ModeInForce::default(), "a".into()))
+    }
+
+    /// A verdict that repeats at `observed` what was found at `found`, 33 s after the last renewal.
+    fn loss(found: Instant, observed: Instant) -> Decision {
+        let lost = ReceivedVerdict {
+            outcome_since: found,
+            evidence: Some(Arc::new(EvidenceCounts {
+                candidates: 3,
+                expired: 3,
+                newest_expired_renewal: Some(33 * S + (observed - found)),
+                ..EvidenceCounts::default()
+            })),
+            ..verdict(ReportedOutcome::LeasesExpired, observed)
+        };
+        // Once the other witness has had its time.
+        decide(found.max(observed) + 4 * S, [&lost], StreamCounts::default())
+    }
+
+    /// Otherwise a leader that crashed before it acted would make the reaction to a loss look quick.
+    #[test]
+    fn a_loss_that_a_new_leader_sees_late_counts_from_when_it_was_found() {
+        let found = start();
+        let mut memory = memory(found + 5 * S);
+        memory.keep_decision(found + 6 * S, &loss(found, found + 4 * S));
+        let down = write("kcm", Direction::Down);
+        memory.note_write(found + 7 * S, &down, &RequestOutcome::Done);
+        assert_eq!(memory.found, Some(found));
+        let incident = memory.shown.incidents.current.as_ref().unwrap();
+        assert_eq!(
+            (incident.started, incident.last_renewal_to_verdict),
+            (found, Some(33 * S))
+        );
+        assert_eq!(incident.until_first_write(), Some(7 * S));
+    }
+
+    /// The hours before are nobody's reaction.
+    #[test]
+    fn a_loss_of_a_shoot_that_was_healthy_or_not_protected_counts_from_the_end_of_that() {
+        let found = start();
+        let healthy = verdict(ReportedOutcome::Healthy, found + 9 * S);
+        for before in [
+            Decision::hold(HoldReason::Mode, "The mode is off."),
+            Decision::release("The shoot hibernates."),
+            decide(found + 9 * S, [&healthy], StreamCounts::default()),
+        ] {
+            let mut memory = memory(found);
+            memory.keep_decision(found + 9 * S, &before);
+            memory.keep_decision(found + 10 * S, &loss(found, found + 10 * S));
+            let incident = memory.shown.incidents.current.as_ref().unwrap();
+            assert_eq!(incident.started, found + 9 * S, "{before:?}");
+            assert_eq!(incident.last_renewal_to_verdict, Some(42 * S));
+        }
+        let mut memory = memory(found);
+        let observe = ModeInForce {
+            mode: watchdog_api::policy::Mode::Observe,
+            ..ModeInForce::default()
+        };
+        memory.keep_mode(found + 9 * S, observe);
+        memory.keep_decision(found + 10 * S, &loss(found, found + 10 * S));
+        assert_eq!(memory.found, Some(found + 9 * S));
     }
 }

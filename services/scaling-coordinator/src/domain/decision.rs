@@ -95,8 +95,6 @@ pub struct ReceivedVerdict {
     pub list_revision: u64,
     /// The revision of the list with which the observer first found this outcome; 0 if it is not known.
     pub first_revision: u64,
-    /// When it was sent.
-    pub sent: Instant,
     /// The end of its validity.
     pub valid_until: Instant,
     /// One sentence for people.
@@ -217,6 +215,12 @@ impl EvidenceCounts {
 }
 
 impl ReceivedVerdict {
+    /// The newest renewal of an expired candidate, if there is one.
+    pub(crate) fn last_renewal(&self) -> Option<Instant> {
+        let silent = self.evidence.as_ref()?.newest_expired_renewal?;
+        self.observed.checked_sub(silent)
+    }
+
     /// Returns true if this verdict is known to rest on a newer list than another one.
     fn is_newer(&self, other: &Self) -> bool {
         match (self.list_revision, other.list_revision) {
@@ -255,27 +259,22 @@ impl ReceivedVerdict {
     }
 }
 
-/// Why a Cluster forbids to scale in its shoot (S4).
-pub(crate) struct ClusterRefusal {
-    /// A sentence.
-    pub(crate) why: String,
-    /// True if the Cluster says that the shoot is no longer protected, so that leftover protection may be removed.
-    pub(crate) is_released: bool,
-}
-
 /// The decision that no verdict can change: by the Cluster, the leadership and the mode, in this order. None if the
-/// verdicts count. `not_leading` says why this replica does not lead.
+/// verdicts count. `of_cluster` is what the Cluster alone decides (S4), and `not_leading` says why this replica does not
+/// lead.
 pub(crate) fn decide_without_verdicts(
-    refusal: Option<ClusterRefusal>,
+    of_cluster: Option<Decision>,
     not_leading: Option<String>,
     mode: ModeInForce,
 ) -> Option<Decision> {
-    match (refusal, not_leading) {
-        (Some(refusal), None) if refusal.is_released && mode.mode != Mode::Off => {
-            Some(Decision::release(refusal.why))
-        }
-        (Some(refusal), not_leading) if !refusal.is_released || not_leading.is_some() => {
-            Some(Decision::hold(HoldReason::Cluster, refusal.why))
+    match (of_cluster, not_leading) {
+        // Only the leader releases.
+        (Some(of_cluster), Some(_)) => Some(Decision {
+            direction: None,
+            ..of_cluster
+        }),
+        (Some(of_cluster), None) if of_cluster.direction.is_none() || mode.mode != Mode::Off => {
+            Some(of_cluster)
         }
         (None, Some(why)) => Some(Decision::hold(HoldReason::NotLeading, why)),
         _ if mode.mode == Mode::Off => {

@@ -31,7 +31,11 @@ pub(crate) struct Incident {
     pub(crate) outcome: Option<ReportedOutcome>,
     /// The sentence of the decision that began it.
     pub(crate) reason: String,
+    /// When lease-probe found the loss that began it, also if this replica began to lead later; without a loss, when
+    /// the first resource was scaled.
     pub(crate) started: Instant,
+    /// When this replica decided on that loss.
+    decided: Option<Instant>,
     pub(crate) last_renewal_to_verdict: Option<Duration>,
     /// The first and the last write down.
     pub(crate) written_down: Option<(Instant, Instant)>,
@@ -103,11 +107,12 @@ impl ShootIncidents {
         Arc::make_mut(self.current.get_or_insert_with(new))
     }
 
-    pub(crate) fn note_decision(&mut self, now: Instant, decision: &Decision) {
+    /// `found` is when the loss or the recovery was found that the decision rests on.
+    pub(crate) fn note_decision(&mut self, now: Instant, found: Instant, decision: &Decision) {
         match (decision.direction, &mut self.current) {
-            (Some(Direction::Down), _) => self.current(now).note_loss(now, decision),
+            (Some(Direction::Down), _) => self.current(now).note_loss(now, found, decision),
             (Some(Direction::Up), Some(current)) if current.healthy.is_none() => {
-                Arc::make_mut(current).healthy = Some(now);
+                Arc::make_mut(current).healthy = Some(found);
             }
             _ => {}
         }
@@ -152,6 +157,7 @@ impl Incident {
             outcome: None,
             reason: String::new(),
             started,
+            decided: None,
             last_renewal_to_verdict: None,
             written_down: None,
             healthy: None,
@@ -163,20 +169,17 @@ impl Incident {
         }
     }
 
-    fn note_loss(&mut self, now: Instant, decision: &Decision) {
+    fn note_loss(&mut self, now: Instant, found: Instant, decision: &Decision) {
         self.healthy = None;
         let Some(verdict) = &decision.decided_by else {
             return;
         };
         if self.outcome.is_none() && self.written_down.is_none() {
-            (self.outcome, self.started) = (Some(verdict.outcome), now);
+            (self.outcome, self.started, self.decided) = (Some(verdict.outcome), found, Some(now));
             self.reason.clone_from(&decision.reason);
-            let silent = verdict
-                .evidence
-                .as_ref()
-                .and_then(|evidence| evidence.newest_expired_renewal);
-            let age = now.saturating_duration_since(verdict.observed);
-            self.last_renewal_to_verdict = silent.map(|silent| silent + age);
+            self.last_renewal_to_verdict = verdict
+                .last_renewal()
+                .and_then(|renewed| found.checked_duration_since(renewed));
         }
         if let Some(evidence) = &verdict.evidence
             && evidence.expired_share() > self.peak_expired_share()
@@ -263,10 +266,10 @@ impl Incident {
             .filter_map(|scaling| scaling.other.as_ref());
         let other = others.min_by_key(|(at, _)| *at);
         let decided = match direction {
-            Direction::Down => Some(self.started),
-            Direction::Up | Direction::Release => self.healthy,
+            Direction::Down => self.decided,
+            Direction::Up | Direction::Release => self.healthy.filter(|_| self.decided.is_some()),
         };
-        let decided = decided.filter(|_| other.is_some() && self.outcome.is_some());
+        let decided = decided.filter(|_| other.is_some());
         (ours.or(decided), other)
     }
 
@@ -380,10 +383,10 @@ mod tests {
     #[test]
     fn a_record_has_the_time_of_each_stage() {
         let (mut incidents, t0) = (ShootIncidents::default(), start());
-        incidents.note_decision(t0, &up());
+        incidents.note_decision(t0, t0, &up());
         assert_eq!(incidents.current, None, "a healthy shoot has no incident");
         for (seconds, expired) in [(1, 3), (4, 4), (5, 3)] {
-            incidents.note_decision(t0 + S * seconds, &loss(t0, expired));
+            incidents.note_decision(t0 + S * seconds, t0 + S * seconds, &loss(t0, expired));
         }
         let refused = RequestOutcome::Refused {
             why: "forbidden".to_owned(),
@@ -402,11 +405,11 @@ mod tests {
             "it is not healthy"
         );
         // It is lost again before everything is restored.
-        incidents.note_decision(t0 + 50 * S, &up());
+        incidents.note_decision(t0 + 50 * S, t0 + 50 * S, &up());
         incidents.note_write(t0 + 51 * S, &write("kcm", Direction::Up), &RequestOutcome::Done);
-        incidents.note_decision(t0 + 52 * S, &loss(t0 + 52 * S, 3));
+        incidents.note_decision(t0 + 52 * S, t0 + 52 * S, &loss(t0 + 52 * S, 3));
         incidents.note_write(t0 + 53 * S, &write("kcm", Direction::Down), &RequestOutcome::Done);
-        incidents.note_decision(t0 + 61 * S, &up());
+        incidents.note_decision(t0 + 61 * S, t0 + 61 * S, &up());
         incidents.note_write(t0 + 62 * S, &write("mcm", Direction::Up), &RequestOutcome::Done);
         let ended = incidents.end(t0 + 71 * S, Some(Direction::Up)).unwrap();
         assert_eq!((incidents.current, incidents.last), (None, Some(ended.clone())));
@@ -447,14 +450,14 @@ mod tests {
     #[test]
     fn an_incident_ends_when_its_shoot_is_released() {
         let (mut incidents, t0) = (ShootIncidents::default(), start());
-        incidents.note_decision(t0, &loss(t0, 4));
+        incidents.note_decision(t0, t0, &loss(t0, 4));
         for direction in [None, Some(Direction::Down), Some(Direction::Up)] {
             assert_eq!(incidents.end(t0 + S, direction), None, "{direction:?}");
         }
         let ended = incidents.end(t0 + 9 * S, Some(Direction::Release)).unwrap();
         assert_eq!((ended.healthy, ended.until(ended.restored)), (None, Some(9 * S)));
         // It wakes up.
-        incidents.note_decision(t0 + 9_000 * S, &up());
+        incidents.note_decision(t0 + 9_000 * S, t0 + 9_000 * S, &up());
         assert_eq!((incidents.current, incidents.last), (None, Some(ended)));
     }
 
@@ -483,7 +486,7 @@ mod tests {
             if let Some(at) = others.filter(|at| *at < 5) {
                 incidents.note_other(t0 + S * at, &other(Direction::Down));
             }
-            incidents.note_decision(t0 + 5 * S, &loss(t0, 4));
+            incidents.note_decision(t0 + 5 * S, t0 + 5 * S, &loss(t0, 4));
             if let Some(at) = ours {
                 let kept_back = RequestOutcome::KeptBack;
                 incidents.note_write(t0 + S * at, &write("kcm", Direction::Down), &kept_back);
@@ -491,7 +494,7 @@ mod tests {
             if let Some(at) = others.filter(|at| *at >= 5) {
                 incidents.note_other(t0 + S * at, &other(Direction::Down));
             }
-            incidents.note_decision(t0 + 30 * S, &up());
+            incidents.note_decision(t0 + 30 * S, t0 + 30 * S, &up());
             let ended = incidents.end(t0 + 31 * S, Some(Direction::Up)).unwrap();
             (ended.compare(Direction::Down).unwrap().result, ended.summary())
         };
@@ -518,7 +521,7 @@ mod tests {
         incidents.note_other(t0, &other(Direction::Up));
         assert_eq!(incidents.current, None, "it begins with a scale-down");
         incidents.note_other(t0, &other(Direction::Down));
-        incidents.note_decision(t0 + S, &up());
+        incidents.note_decision(t0 + S, t0 + S, &up());
         incidents.note_other(t0 + 9 * S, &other(Direction::Up));
         let ended = incidents.end(t0 + 9 * S, Some(Direction::Up)).unwrap();
         assert!(ended.in_mode_observe());

@@ -28,7 +28,6 @@ pub(crate) fn verdict(outcome: ReportedOutcome, observed: Instant) -> ReceivedVe
         outcome_since: observed,
         list_revision: 0,
         first_revision: 0,
-        sent: observed,
         valid_until: observed + 20 * S,
         message: "Because.".into(),
         evidence: None,

@@ -31,11 +31,11 @@ const LONGEST_MESSAGE: usize = 512;
 
 /// A verdict in local monotonic time.
 pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
-    let (verdict, sent) = (&received.value, received.sent_at);
+    let verdict = &received.value;
     let Validity {
         observed,
         valid_until,
-    } = Validity::of_verdict(verdict, sent);
+    } = Validity::of_verdict(verdict, received.sent_at);
     let outcome = outcome(verdict.outcome);
     let is_loss = outcome.direction() == Some(Direction::Down);
     ReceivedVerdict {
@@ -49,7 +49,6 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
         } else {
             0
         },
-        sent,
         valid_until,
         message: verdict
             .message

@@ -265,7 +265,6 @@ impl ModelState {
             outcome_since: self.now,
             list_revision: 0,
             first_revision: 0,
-            sent: self.now,
             valid_until: if valid || !rules.validity {
                 self.now + Duration::from_secs(1)
             } else {

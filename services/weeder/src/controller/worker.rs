@@ -119,7 +119,7 @@ impl DeletionWorker {
     }
 
     async fn delete(self, deletion: Deletion, permit: Permit, within: Duration) {
-        let result = deletion::delete(&self.seed, &deletion.pod, within).await;
+        let result = deletion::delete(&permit.client(&self.seed), &deletion.pod, within).await;
         drop(permit);
         self.answered(&deletion, &result);
         // A successor may have crashed before the answer about its predecessor came.

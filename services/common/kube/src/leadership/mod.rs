@@ -2,9 +2,10 @@
 //!
 //! The rules are those of client-go (`election`), on one Lease. A replica acts while it [leads](Leadership::is_leader):
 //! from the start of the renewal that won the Lease, by its own monotonic clock, for less time than anybody else waits
-//! before taking the Lease. So no two act at one time, whichever of their requests are lost or late. A clock that stops
-//! while the process goes on is outside of this, and so is a write that was handed to its connection right before the
-//! process was frozen; the preconditions of every write remain.
+//! before taking the Lease. So no two act at one time, whichever of their requests are lost or late. The last look at
+//! that clock is right before a write goes to the network ([`Permit::client`]). A clock that stops while the process
+//! goes on is outside of this, and so is a write that had left and arrives late; the preconditions of every write
+//! remain.
 //!
 //! Permissions, in the namespace of the Lease: `coordination.k8s.io` `leases`: get and update by name, create.
 
@@ -16,14 +17,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http::Request;
+use kube::client::Body;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedRwLockReadGuard, RwLock, watch};
 use tokio::time::{Instant, timeout};
+use tower::service_fn;
 use watchdog_runtime::publish::publish_if_changed;
 
 pub use self::election::ElectionTiming;
 pub use self::run::{ElectionConfig, LeaderElection};
 use crate::Identity;
+use crate::seed::SendBefore;
 
 /// The replica that leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,7 +124,7 @@ impl Leadership {
     }
 
     /// The right to act, if this replica leads. The action (a request, with its answer) must end before
-    /// [`Permit::until`]; give it that as its deadline if its own is later.
+    /// [`Permit::until`]; give it that as its deadline if its own is later, and send it by [`Permit::client`].
     #[must_use]
     pub fn act(&self) -> Option<Permit> {
         // Who waits for the permits has ended the leadership before: it sees this one, or this one sees the end.
@@ -185,6 +190,19 @@ impl Permit {
     #[must_use]
     pub const fn until(&self) -> Instant {
         self.until
+    }
+
+    /// The client for the action. What it has not sent when the permit ends, it never sends, even if the process was
+    /// frozen in the middle of it. A request must have a body.
+    #[must_use]
+    pub fn client(&self, client: &kube::Client) -> kube::Client {
+        let (until, of_seed) = (SendBefore(self.until), client.clone());
+        let send = service_fn(move |mut request: Request<Body>| {
+            request.extensions_mut().insert(until);
+            let of_seed = of_seed.clone();
+            async move { of_seed.send(request).await }
+        });
+        kube::Client::new(send, client.default_namespace())
     }
 }
 

@@ -8,7 +8,7 @@ use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use kube::client::{Body, ConfigExt as _};
+use kube::client::ConfigExt as _;
 use kube::config::Config;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
@@ -20,6 +20,7 @@ use watchdog_api::kubeconfig::{ClientCertificate, Proxy, basic};
 use watchdog_certificates::{ServerTrust, client_config};
 
 use super::renewal::header_of;
+use super::send_before::TimedBody;
 
 /// The parts that all clients of one seed have in common.
 pub(super) struct SeedEndpoint {
@@ -96,11 +97,12 @@ fn over(connector: SeedConnector, config: &Config, tls: ClientConfig) -> anyhow:
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
-    let http: HttpClient<_, Body> = HttpClient::builder(TokioExecutor::new()).build(connector);
+    let http: HttpClient<_, TimedBody> = HttpClient::builder(TokioExecutor::new()).build(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
+        .map_request(TimedBody::wrap)
         .service(http);
     Ok(kube::Client::new(service, config.default_namespace.clone()))
 }

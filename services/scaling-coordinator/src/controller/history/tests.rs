@@ -41,10 +41,10 @@ async fn an_incident_ends_with_one_line_whose_fields_are_stable() {
         ..down.clone()
     };
     let mut incidents = ShootIncidents::default();
-    incidents.note_decision(start, &down);
+    incidents.note_decision(start, start, &down);
     incidents.note_write(start + S, &write(KCM, Direction::Down), &RequestOutcome::Conflict);
     incidents.note_write(start + 2 * S, &write(KCM, Direction::Down), &RequestOutcome::Done);
-    incidents.note_decision(start + 62 * S, &up);
+    incidents.note_decision(start + 62 * S, start + 62 * S, &up);
     incidents.note_write(start + 62 * S, &write(KCM, Direction::Up), &RequestOutcome::Done);
     log("a", &incidents.end(start + 62 * S + S / 2, up.direction).unwrap());
 
@@ -91,7 +91,7 @@ async fn an_incident_in_mode_observe_is_compared_with_what_others_scaled() {
         direction: Some(Direction::Up),
         ..decide(start, [], StreamCounts::default())
     };
-    incidents.note_decision(start + 50 * S, &up);
+    incidents.note_decision(start + 50 * S, start + 50 * S, &up);
     let ended = incidents.end(start + 60 * S, up.direction).unwrap();
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, || measure(&ended));

@@ -52,9 +52,9 @@ fn the_cluster_the_leadership_and_the_mode_come_before_the_verdicts() {
         (malformed, true, Mode::Protect, hold(HoldReason::Cluster)),
         (malformed, true, Mode::Off, hold(HoldReason::Cluster)),
     ] {
-        let cluster = refusal.map(|is_released| ClusterRefusal {
-            why: "It hibernates.".to_owned(),
-            is_released,
+        let cluster = refusal.map(|is_released| match is_released {
+            true => Decision::release("The Cluster."),
+            false => Decision::hold(HoldReason::Cluster, "The Cluster."),
         });
         let not_leading = (!leads).then(|| "Another one leads.".to_owned());
         let in_force = ModeInForce {
