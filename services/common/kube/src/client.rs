@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use kube::core::Status;
+use kube::runtime::watcher;
 use watchdog_runtime::failure::{Failure, Reason, chain};
 
 use crate::permissions::on_refusal;
@@ -113,6 +114,18 @@ impl From<kube::Error> for RequestError {
                 Self::Refused(status)
             }
             error => Self::Failed(Box::new(error)),
+        }
+    }
+}
+
+impl From<watcher::Error> for RequestError {
+    fn from(error: watcher::Error) -> Self {
+        match error {
+            watcher::Error::InitialListFailed(error)
+            | watcher::Error::WatchStartFailed(error)
+            | watcher::Error::WatchFailed(error) => error.into(),
+            watcher::Error::WatchError(status) => kube::Error::Api(status).into(),
+            error @ watcher::Error::NoResourceVersion => kube::Error::Service(error.into()).into(),
         }
     }
 }
