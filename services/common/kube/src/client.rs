@@ -61,16 +61,6 @@ impl RequestError {
         self.code() == Some(404)
     }
 
-    fn names(&self, name: &str) -> bool {
-        let Self::Refused(status) = self else {
-            return false;
-        };
-        status
-            .details
-            .as_ref()
-            .is_some_and(|details| details.name == name)
-    }
-
     /// A precondition did not hold: somebody else wrote in between.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
@@ -135,9 +125,15 @@ impl From<watcher::Error> for RequestError {
 /// # Errors
 /// The error, unless it is that the object of this name does not exist.
 pub fn found<T>(name: &str, answer: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
+    let names = |status: &Status| {
+        status
+            .details
+            .as_ref()
+            .is_some_and(|details| details.name == name)
+    };
     match answer {
         Ok(object) => Ok(Some(object)),
-        Err(error) if error.is_not_found() && error.names(name) => Ok(None),
+        Err(RequestError::Refused(status)) if status.code == 404 && names(&status) => Ok(None),
         Err(error) => Err(error),
     }
 }

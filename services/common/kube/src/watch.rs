@@ -71,15 +71,6 @@ pub fn clusters(
     })
 }
 
-/// Why a watch ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WatchEnd {
-    /// It was stopped.
-    Stopped,
-    /// The API server answered 404: it does not serve the kind.
-    NotServed,
-}
-
 /// A watch: what it is called in logs, metrics and readiness, and what it asks for.
 #[derive(Debug)]
 pub struct Watch<K> {
@@ -115,13 +106,10 @@ where
         on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<()>> {
         let blocker = readiness.block(self.name.clone(), "not listed yet");
-        async move {
-            let watching = self.drive(false, blocker, readiness, stop, on_change);
-            watching.await.map(drop)
-        }
+        self.drive(false, blocker, readiness, stop, on_change)
     }
 
-    /// The same, and ends when the API server does not serve the kind (any more).
+    /// The same, and ends also when the API server answers 404, because it does not serve the kind (any more).
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
@@ -130,7 +118,7 @@ where
         readiness: Readiness,
         stop: CancellationToken,
         on_change: impl FnMut(Change<K>) + Send,
-    ) -> impl Future<Output = anyhow::Result<WatchEnd>> {
+    ) -> impl Future<Output = anyhow::Result<()>> {
         let blocker = readiness.block(self.name.clone(), "not listed yet");
         self.drive(true, blocker, readiness, stop, on_change)
     }
@@ -142,7 +130,7 @@ where
         readiness: Readiness,
         stop: CancellationToken,
         mut on_change: impl FnMut(Change<K>) + Send,
-    ) -> anyhow::Result<WatchEnd> {
+    ) -> anyhow::Result<()> {
         let name = &self.name;
         let watched_objects = WATCHED_OBJECTS.handle(WatchName(name));
         let errors = WATCH_ERRORS.handle(WatchName(name));
@@ -161,7 +149,7 @@ where
             let event = tokio::select! {
                 () = stop.cancelled() => {
                     readiness.recovered(name.clone());
-                    return Ok(WatchEnd::Stopped);
+                    return Ok(());
                 }
                 Some((before, revision)) = OptionFuture::from(check.as_mut()) => {
                     check = None;
@@ -245,14 +233,17 @@ where
                 blocker.replace(readiness.block(name.clone(), "the seed refuses access"));
             }
             if ends_if_not_served && error.is_not_found() {
-                return Ok(WatchEnd::NotServed);
+                return Ok(());
             }
             // An API server whose etcd is restored is restarted.
             if newest > 0 {
                 check.get_or_insert_with(|| self.revision(newest).boxed());
             }
-            if must_list_again(&error) || failures >= MAX_FAILURES {
-                // kube's watcher lists only when it is new.
+            // kube's watcher lists only when it is new, and asks for a version that is too old again and again if the
+            // server says so by the code of its answer. A watch that was refused, works again and is quiet would never
+            // say so; a complete list does.
+            let is_too_old = error.code() == Some(410);
+            if is_refused(&error) || is_too_old || failures >= MAX_FAILURES {
                 events = self.open();
             }
             let pauses = match is_refused(&error) && !is_list {
@@ -325,16 +316,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The longest pause after a watch that was refused, which is begun anew with a list: where listing is allowed and
 /// watching is not, the lists must not become a load.
 const LONGEST_PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
-
-/// True if a watch must start again, with a list.
-///
-/// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one again and again.
-///   Normally the server says so within the stream, and kube's watcher lists again.
-/// - 401 and 403: these block readiness, and a watch that works again and is quiet would never say so; a complete list
-///   does.
-fn must_list_again(error: &RequestError) -> bool {
-    is_refused(error) || error.code() == Some(410)
-}
 
 /// True for a lost permission, which somebody has to mend. During all other errors an index that was complete once is
 /// still served.
