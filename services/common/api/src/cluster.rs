@@ -2,7 +2,7 @@
 
 use crate::{
     duration, keep, names, policy,
-    subset::{Keep, Subset},
+    subset::{Keep, Subset, located, scrub},
     text,
 };
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
@@ -92,6 +92,8 @@ const KEEP: Keep = keep! {
     },
 };
 
+const GRACE_PERIOD: &str = "spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod";
+
 impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let object = Subset::read(deserializer, &KEEP)?;
@@ -106,15 +108,15 @@ fn shoot(cluster: &Subset) -> Result<Shoot, String> {
     if cluster.field::<Option<IgnoredAny>>("spec.shoot")?.is_none() {
         return Err("spec.shoot is absent".to_owned());
     }
-    let grace: GracePeriod =
-        cluster.field("spec.shoot.spec.kubernetes.kubeControllerManager.nodeMonitorGracePeriod")?;
+    let grace: Option<String> = cluster.field(GRACE_PERIOD)?;
+    let grace = grace.map(|text| duration::parse(&text)).transpose();
     let deletion: Option<IgnoredAny> = cluster.field("spec.shoot.metadata.deletionTimestamp")?;
     Ok(Shoot {
         deleting: deletion.is_some(),
         mode: annotation(cluster, names::MODE_ANNOTATION),
         failure_fraction: annotation(cluster, names::FAILURE_FRACTION_ANNOTATION),
         hibernation_enabled: cluster.field("spec.shoot.spec.hibernation.enabled")?,
-        node_monitor_grace: grace.0,
+        node_monitor_grace: grace.map_err(|why| located(GRACE_PERIOD, &scrub(&why)))?,
         workers: cluster.field("spec.shoot.spec.provider.workers")?,
         // In Go the field is `IsHibernated`.
         is_hibernated: cluster.field("spec.shoot.status.hibernated")?,
@@ -122,9 +124,6 @@ fn shoot(cluster: &Subset) -> Result<Shoot, String> {
         last_operation_state: cluster.field("spec.shoot.status.lastOperation.state")?,
     })
 }
-
-#[derive(Default, Deserialize)]
-struct GracePeriod(#[serde(deserialize_with = "duration::deserialize_option")] Option<Duration>);
 
 /// An annotation of the Cluster, which must be text, or else of its Shoot. There a value that is not text is kept as
 /// its JSON, because an annotation must not make the whole shoot malformed.

@@ -5,8 +5,7 @@
 //! is an error here. The largest value is nearly Go's: about 292 years.
 
 use crate::text::cut;
-use serde::{Deserialize, Deserializer};
-use std::{borrow::Cow, time::Duration};
+use std::time::Duration;
 
 /// The units, in nanoseconds. Micro is written with the micro sign (U+00B5) or the Greek letter (U+03BC) too.
 const UNITS: [(&str, f64); 8] = [
@@ -99,14 +98,6 @@ pub fn format(duration: Duration) -> String {
 pub fn doubled(first: Duration, times: u32, longest: Duration) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
     first.saturating_mul(factor).min(longest)
-}
-
-/// Serde's `deserialize_with` for an optional `metav1.Duration`; null counts as absent. Use it with
-/// `#[serde(default)]`.
-pub fn deserialize_option<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = Option::<Cow<str>>::deserialize(deserializer)?;
-    text.map(|text| parse(&text).map_err(serde::de::Error::custom))
-        .transpose()
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use secrecy::SecretString;
 use secrecy::zeroize::Zeroize as _;
 
-/// How to reach and authenticate at a kube-apiserver.
+/// How to reach a kube-apiserver, and how to authenticate there, if at all.
 #[derive(Debug)]
 pub struct ShootAccess {
     /// `https` address; its path, if any, is the prefix of every request.
@@ -31,15 +31,8 @@ pub struct ShootAccess {
     pub authorities: Option<Vec<CertificateDer<'static>>>,
     /// Name to expect in the server's certificate instead of the host in `server`.
     pub tls_server_name: Option<ServerName<'static>>,
-    /// How to authenticate.
-    pub credentials: Credentials,
-}
-
-/// How to authenticate: with all that is there, as kubectl does, or not at all. Given both, the API server takes the
-/// certificate if it is valid.
-#[derive(Debug, Default)]
-pub struct Credentials {
-    /// The bearer token.
+    /// The bearer token. Beside a certificate both are sent, as kubectl does; the API server takes the certificate if it
+    /// is valid.
     pub token: Option<SecretString>,
     /// The certificate of the TLS handshake.
     pub client_certificate: Option<ClientCertificate>,

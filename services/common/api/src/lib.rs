@@ -5,7 +5,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`names`] | every annotation, label, condition, namespace and default, with its source |
-//! | [`duration`] | `parse` and `format` for durations in Go's notation, in serde too; `doubled` for pauses |
+//! | [`duration`] | `parse` and `format` for durations in Go's notation; `doubled` for pauses |
 //! | [`cluster`] | [`cluster::Cluster`] with the subset of its Shoot that matters |
 //! | [`eligibility`] | `may_start(&Cluster)` and `may_continue(&Cluster)`: which shoots are probed, and how |
 //! | [`policy`] | the annotations by which people set how a shoot is treated |

@@ -58,10 +58,6 @@ pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// Source: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`NodeLabelKey`).
 pub const NODE_LABEL: &str = "node";
 
-/// Namespace in the shoot where each kubelet renews a Lease named like its Node.
-/// Source: Kubernetes, `k8s.io/api/core/v1` (`NamespaceNodeLease`).
-pub const NODE_LEASE_NAMESPACE: &str = "kube-node-lease";
-
 /// Node conditions that, when True, mark a node as unhealthy if its worker pool names none.
 /// Source: DWD, `internal/util/node.go` (`DefaultUnhealthyNodeConditions`), the same as in
 /// machine-controller-manager (`--node-conditions`).

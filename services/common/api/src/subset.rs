@@ -78,7 +78,7 @@ pub(crate) fn describe<E: fmt::Display>(at: &str, error: serde_path_to_error::Er
     located(&path, &scrub(&error.into_inner().to_string()))
 }
 
-fn located(path: &str, message: &str) -> String {
+pub(crate) fn located(path: &str, message: &str) -> String {
     match path {
         "" => message.to_owned(),
         // A path holds keys, which are as long as the object has them.

@@ -64,10 +64,8 @@ pub fn printable(text: &str) -> String {
 /// A name of something that cannot be decoded, for people: at most 253 bytes.
 #[must_use]
 pub fn printable_name(text: &str) -> String {
-    let end = (0..=LONGEST_NAME.min(text.len()))
-        .rev()
-        .find(|end| text.is_char_boundary(*end));
-    printable(text.get(..end.unwrap_or(0)).unwrap_or_default())
+    let end = text.floor_char_boundary(LONGEST_NAME);
+    printable(text.get(..end).unwrap_or_default())
 }
 
 /// A message or reason from outside, for people: at most 512 characters.

@@ -74,13 +74,6 @@ struct KnownAuthorities {
     certificate_in_use: Option<Range<Timestamp>>,
 }
 
-impl KnownAuthorities {
-    fn need_certificate(&self, now: Timestamp) -> bool {
-        let in_use = self.certificate_in_use.as_ref();
-        in_use.is_none_or(|in_use| !in_use.contains(&now))
-    }
-}
-
 impl CertificateIssuer {
     /// Makes the authority if the Secret is empty, follows it, and replaces the certificate in time, until `stop` is
     /// cancelled. Once the authority is known, an API server that does not answer changes nothing. From this call on it
@@ -143,7 +136,8 @@ impl CertificateIssuer {
                 Err(error) => used = Err(self.unusable(error)),
             }
         }
-        if known.need_certificate(now) && !known.authorities.is_empty() {
+        let in_use = known.certificate_in_use.as_ref();
+        if !in_use.is_some_and(|in_use| in_use.contains(&now)) && !known.authorities.is_empty() {
             let in_use = self.issue(&known.authorities, now);
             known.certificate_in_use = Some(in_use.map_err(|error| refused(&error))?);
         }

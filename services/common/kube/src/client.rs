@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use kube::core::Status;
+use kube::runtime::watcher;
 use watchdog_runtime::failure::{Failure, Reason, chain};
 
 use crate::permissions::on_refusal;
@@ -60,16 +61,6 @@ impl RequestError {
         self.code() == Some(404)
     }
 
-    fn names(&self, name: &str) -> bool {
-        let Self::Refused(status) = self else {
-            return false;
-        };
-        status
-            .details
-            .as_ref()
-            .is_some_and(|details| details.name == name)
-    }
-
     /// A precondition did not hold: somebody else wrote in between.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
@@ -117,14 +108,32 @@ impl From<kube::Error> for RequestError {
     }
 }
 
+impl From<watcher::Error> for RequestError {
+    fn from(error: watcher::Error) -> Self {
+        match error {
+            watcher::Error::InitialListFailed(error)
+            | watcher::Error::WatchStartFailed(error)
+            | watcher::Error::WatchFailed(error) => error.into(),
+            watcher::Error::WatchError(status) => kube::Error::Api(status).into(),
+            error @ watcher::Error::NoResourceVersion => kube::Error::Service(error.into()).into(),
+        }
+    }
+}
+
 /// Distinguishes an object that does not exist from a kind that is not served: only the first answer names it.
 ///
 /// # Errors
 /// The error, unless it is that the object of this name does not exist.
 pub fn found<T>(name: &str, answer: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
+    let names = |status: &Status| {
+        status
+            .details
+            .as_ref()
+            .is_some_and(|details| details.name == name)
+    };
     match answer {
         Ok(object) => Ok(Some(object)),
-        Err(error) if error.is_not_found() && error.names(name) => Ok(None),
+        Err(RequestError::Refused(status)) if status.code == 404 && names(&status) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -7,20 +7,8 @@ use watchdog_runtime::metrics::{Counter, Gauge, Labels};
 label!(pub(crate) struct WatchName: "watch");
 label!(pub(crate) enum EventResult: "result" { Published = "published", Failed = "failed", Dropped = "dropped" });
 label!(pub(crate) struct ServiceName: "service");
-
-/// A verb, and a resource with its group.
-#[derive(Debug)]
-pub(crate) struct VerbAndResource {
-    pub(crate) verb: &'static str,
-    pub(crate) resource: String,
-}
-
-impl Labels for VerbAndResource {
-    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
-        add("verb", self.verb);
-        add("resource", &self.resource);
-    }
-}
+label!(pub(crate) struct Verb: "verb");
+label!(pub(crate) struct ResourceName: "resource");
 
 /// The end of an attempt to write the own membership lease.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +30,7 @@ pub(crate) const WATCHED_OBJECTS: Gauge<WatchName<'_>> = Gauge::new(
     "Objects that a watch on the seed holds, by watch.",
 );
 
-pub(crate) const PERMISSION_MISSING: Gauge<VerbAndResource> = Gauge::new(
+pub(crate) const PERMISSION_MISSING: Gauge<(Verb<'_>, ResourceName<'_>)> = Gauge::new(
     "watchdog_permission_missing",
     "1 for every permission on the seed that the service needs and does not have, by verb and resource.",
 );

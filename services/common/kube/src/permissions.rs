@@ -16,7 +16,7 @@ use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use crate::client::{RequestError, request};
-use crate::metrics::{PERMISSION_MISSING, VerbAndResource};
+use crate::metrics::{PERMISSION_MISSING, ResourceName, Verb};
 
 /// Name of the blocker, and of the loop in the metric of failed tries.
 const NAME: &str = "permissions";
@@ -275,10 +275,7 @@ impl PreflightAnswers {
     fn show(&mut self, needed: &[Permission], missing: &[Permission]) {
         update(&mut self.shown, needed, missing);
         for ((verb, resource), missing) in &self.shown {
-            let labels = VerbAndResource {
-                verb,
-                resource: resource.clone(),
-            };
+            let labels = (Verb(verb), ResourceName(resource));
             PERMISSION_MISSING.set(labels, f64::from(u8::from(*missing)));
         }
     }

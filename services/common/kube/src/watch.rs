@@ -8,23 +8,20 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures::future::{BoxFuture, OptionFuture};
 use futures::stream::BoxStream;
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::{FutureExt, StreamExt};
 use kube::api::ListParams;
-use kube::core::Status;
-use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Config, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use watchdog_api::cluster::Cluster;
 use watchdog_runtime::backoff::Backoff;
-use watchdog_runtime::failure::{Failure, Reason, chain};
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use crate::client::{RequestError, WATCH_SECONDS, request};
 use crate::key::ObjectKey;
 use crate::metrics::{WATCH_ERRORS, WATCHED_OBJECTS, WatchName};
-use crate::permissions::on_refusal;
 
 /// Objects in one page of a list: what client-go's pager takes, and what API servers are tuned for. A seed may have
 /// tens of thousands of pods and Services; a page of them stays below some megabytes.
@@ -48,8 +45,6 @@ pub enum Change<K> {
     Deleted(K),
     /// The list is complete; these objects exist and no others. Comes again after every relist.
     Synced(BTreeSet<ObjectKey>),
-    /// A list or watch failed, and is tried again.
-    Failed,
     /// The seed's etcd was restored from a backup: what is known may be newer than what exists. A list follows.
     Restored,
 }
@@ -74,15 +69,6 @@ pub fn clusters(
             on_change(&change);
         }
     })
-}
-
-/// Why a watch ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WatchEnd {
-    /// It was stopped.
-    Stopped,
-    /// The API server answered 404: it does not serve the kind.
-    NotServed,
 }
 
 /// A watch: what it is called in logs, metrics and readiness, and what it asks for.
@@ -120,13 +106,10 @@ where
         on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<()>> {
         let blocker = readiness.block(self.name.clone(), "not listed yet");
-        async move {
-            let watching = self.drive(false, blocker, readiness, stop, on_change);
-            watching.await.map(drop)
-        }
+        self.drive(false, blocker, readiness, stop, on_change)
     }
 
-    /// The same, and ends when the API server does not serve the kind (any more).
+    /// The same, and ends also when the API server answers 404, because it does not serve the kind (any more).
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
@@ -135,7 +118,7 @@ where
         readiness: Readiness,
         stop: CancellationToken,
         on_change: impl FnMut(Change<K>) + Send,
-    ) -> impl Future<Output = anyhow::Result<WatchEnd>> {
+    ) -> impl Future<Output = anyhow::Result<()>> {
         let blocker = readiness.block(self.name.clone(), "not listed yet");
         self.drive(true, blocker, readiness, stop, on_change)
     }
@@ -147,23 +130,26 @@ where
         readiness: Readiness,
         stop: CancellationToken,
         mut on_change: impl FnMut(Change<K>) + Send,
-    ) -> anyhow::Result<WatchEnd> {
+    ) -> anyhow::Result<()> {
         let name = &self.name;
         let watched_objects = WATCHED_OBJECTS.handle(WatchName(name));
+        let errors = WATCH_ERRORS.handle(WatchName(name));
         watched_objects.set(0.0);
         let mut blocker = Some(blocker);
         let (mut listed, mut live) = (BTreeSet::new(), BTreeSet::new());
         // The newest version that was seen, and how often the watch has failed in a row.
         let (mut newest, mut failures) = (0, 0);
-        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_RELIST_PAUSE);
-        let mut events = self.open(&readiness);
+        let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut pauses_after_refusal = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE_AFTER_REFUSAL);
+        let mut events = self.open();
+        let mut next_try = Instant::now();
         // After a failure: what the newest version was, and what it is now.
         let mut check: Option<BoxFuture<'_, (u64, u64)>> = None;
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => {
                     readiness.recovered(name.clone());
-                    return Ok(WatchEnd::Stopped);
+                    return Ok(());
                 }
                 Some((before, revision)) = OptionFuture::from(check.as_mut()) => {
                     check = None;
@@ -174,11 +160,16 @@ where
                         );
                         newest = revision;
                         on_change(Change::Restored);
-                        events = self.open(&readiness);
+                        events = self.open();
+                        next_try = Instant::now();
                     }
                     continue;
                 }
-                event = events.next() => event.with_context(|| format!("the watch of {name} ended"))?,
+                event = async {
+                    // kube's own back-off begins anew with every list, also with those that fail.
+                    sleep_until(next_try).await;
+                    events.next().await
+                } => event.with_context(|| format!("the watch of {name} ended"))?,
             };
             let error = match event {
                 Ok(event) => {
@@ -200,10 +191,12 @@ where
                         }
                         Event::Apply(object) => {
                             live.insert(ObjectKey::of(&object));
+                            pauses_after_refusal.reset();
                             Change::Applied(object)
                         }
                         Event::Delete(object) => {
                             live.remove(&ObjectKey::of(&object));
+                            pauses_after_refusal.reset();
                             Change::Deleted(object)
                         }
                     };
@@ -213,6 +206,9 @@ where
                         failures = 0;
                         drop(blocker.take());
                         pauses.reset();
+                        if readiness.reason(name.clone()).is_some() {
+                            tracing::info!(watch = %name, "watch works again");
+                        }
                         readiness.recovered(name.clone());
                     }
                     continue;
@@ -220,47 +216,47 @@ where
                 Err(error) => error,
             };
             failures += 1;
-            if code(&error) == Some(403) {
-                on_refusal();
-            }
-            if is_refused(&error) {
-                blocker.replace(readiness.block(name.clone(), "the seed refuses access"));
-            }
-            on_change(Change::Failed);
-            if ends_if_not_served && code(&error) == Some(404) {
-                return Ok(WatchEnd::NotServed);
-            }
-            // An API server whose etcd is restored is restarted.
-            check.get_or_insert_with(|| self.revision(newest).boxed());
+            errors.increment(1);
             let is_list = matches!(
                 error,
                 watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion
             );
-            if !is_list && (must_list_again(&error) || failures >= MAX_FAILURES) {
-                // kube's watcher lists only when it is new.
-                events = self.open(&readiness);
-                tokio::select! {
-                    () = stop.cancelled() => return Ok(WatchEnd::Stopped),
-                    () = tokio::time::sleep(pauses.next_delay()) => {}
-                }
+            let error = RequestError::from(error);
+            let failure = error.failure();
+            // One line, however long the seed does not answer: the metric counts the tries.
+            if readiness.reason(name.clone()) != Some(failure.reason) {
+                let reason = failure.reason.as_str();
+                tracing::warn!(watch = %name, reason, %error, "watch failed; trying again");
             }
+            readiness.failing(name.clone(), failure);
+            if is_refused(&error) {
+                blocker.replace(readiness.block(name.clone(), "the seed refuses access"));
+            }
+            if ends_if_not_served && error.is_not_found() {
+                return Ok(());
+            }
+            // An API server whose etcd is restored is restarted.
+            if newest > 0 {
+                check.get_or_insert_with(|| self.revision(newest).boxed());
+            }
+            // kube's watcher lists only when it is new, and asks for a version that is too old again and again if the
+            // server says so by the code of its answer. A watch that was refused, works again and is quiet would never
+            // say so; a complete list does.
+            let is_too_old = error.code() == Some(410);
+            if is_refused(&error) || is_too_old || failures >= MAX_FAILURES {
+                events = self.open();
+            }
+            let pauses = match is_refused(&error) && !is_list {
+                true => &mut pauses_after_refusal,
+                false => &mut pauses,
+            };
+            next_try = Instant::now() + pauses.next_delay();
         }
     }
 
-    /// Lists and watches from the start. What fails is logged and tried again.
-    fn open<'r>(&self, readiness: &'r Readiness) -> BoxStream<'r, watcher::Result<Event<K>>> {
-        let name = self.name.clone();
-        let errors = WATCH_ERRORS.handle(WatchName(&name));
-        watcher(self.api.clone(), self.config.clone().timeout(WATCH_SECONDS))
-            .backoff(WatchBackoff::new())
-            .inspect_err(move |error| {
-                errors.increment(1);
-                let failure = failure(error);
-                let reason = failure.reason.as_str();
-                tracing::warn!(watch = %name, reason, error = %failure, "watch failed; trying again");
-                readiness.failing(name.clone(), failure);
-            })
-            .boxed()
+    /// Lists and watches from the start.
+    fn open(&self) -> BoxStream<'static, watcher::Result<Event<K>>> {
+        watcher(self.api.clone(), self.config.clone().timeout(WATCH_SECONDS)).boxed()
     }
 
     /// The version of the collection now, by a consistent read of one object, beside the newest one before.
@@ -271,6 +267,7 @@ where
             ..ListParams::default().limit(1)
         };
         let mut pauses = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut is_news = true;
         loop {
             match request(self.api.list_metadata(&params)).await {
                 Ok(list) => {
@@ -281,9 +278,16 @@ where
                 }
                 Err(error) => {
                     // A restore is most likely behind an API server that does not answer.
-                    let (watch, reason) = (&self.name, error.failure().reason.as_str());
-                    tracing::warn!(%watch, reason, %error, "could not check whether etcd was restored; trying again");
-                    tokio::time::sleep(pauses.next_delay()).await;
+                    if std::mem::take(&mut is_news) {
+                        let (watch, reason) = (&self.name, error.failure().reason.as_str());
+                        tracing::warn!(
+                            %watch,
+                            reason,
+                            %error,
+                            "could not check whether etcd was restored; trying again"
+                        );
+                    }
+                    sleep(pauses.next_delay()).await;
                 }
             }
         }
@@ -309,70 +313,12 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// outage of the API server; a handful of replicas with a handful of watches each overrun nobody.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// The longest pause before a watch that was refused is begun anew with a list: where listing is allowed and watching
-/// is not, the lists must not become a load.
-const LONGEST_RELIST_PAUSE: Duration = Duration::from_secs(30);
-
-/// The one retry schedule, as kube's watcher takes it.
-pub(crate) struct WatchBackoff(Backoff);
-
-impl WatchBackoff {
-    pub(crate) const fn new() -> Self {
-        Self(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE))
-    }
-}
-
-impl Iterator for WatchBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        Some(self.0.next_delay())
-    }
-}
-
-impl kube::runtime::utils::Backoff for WatchBackoff {
-    fn reset(&mut self) {
-        self.0.reset();
-    }
-}
-
-/// True if a watch must start again, with a list.
-///
-/// - 410 as a status code: the version is too old, and kube's watcher would ask for the same one again and again.
-///   Normally the server says so within the stream, and kube's watcher lists again.
-/// - 401 and 403: these block readiness, and a watch that works again and is quiet would never say so; a complete list
-///   does. A list that is refused needs nothing: kube's watcher tries it again.
-fn must_list_again(error: &watcher::Error) -> bool {
-    match error {
-        watcher::Error::WatchStartFailed(_) if code(error) == Some(410) => true,
-        _ => is_refused(error),
-    }
-}
+/// The longest pause after a watch that was refused, which is begun anew with a list: where listing is allowed and
+/// watching is not, the lists must not become a load.
+const LONGEST_PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
 
 /// True for a lost permission, which somebody has to mend. During all other errors an index that was complete once is
 /// still served.
-fn is_refused(error: &watcher::Error) -> bool {
-    matches!(code(error), Some(401 | 403))
-}
-
-/// Why a list or watch failed.
-pub(crate) fn failure(error: &watcher::Error) -> Failure {
-    match answer(error) {
-        Some(status) => RequestError::Refused(Box::new(status.clone())).failure(),
-        None => Failure::new(Reason::of_transport(error), &chain(error)),
-    }
-}
-
-fn code(error: &watcher::Error) -> Option<u16> {
-    answer(error).map(|status| status.code)
-}
-
-fn answer(error: &watcher::Error) -> Option<&Status> {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => Some(status),
-        _ => None,
-    }
+fn is_refused(error: &RequestError) -> bool {
+    matches!(error.code(), Some(401 | 403))
 }

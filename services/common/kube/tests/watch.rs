@@ -6,13 +6,17 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
+use kube::api::PostParams;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use watchdog_kube::watch::{Change, Watch};
+use watchdog_runtime::args::LogFormat;
 use watchdog_runtime::readiness::Readiness;
-use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction, Rule};
-use watchdog_test_support::in_process::{api_server, eventually, until_ready};
+use watchdog_runtime::telemetry;
+use watchdog_sandbox::{ApiServer, AuditEntry, Fault, FaultAction, Rule};
+use watchdog_test_support::in_process::{CapturedOutput, api_server, eventually, until_ready};
 use watchdog_test_support::sandboxed::client;
 
 #[tokio::test]
@@ -29,13 +33,14 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
     let count = listed.clone();
     let on_change = move |change| match change {
         Change::Synced(keys) if keys == BTreeSet::new() => *count.lock() += 1,
-        Change::ListBegins | Change::Failed | Change::Restored => {}
+        Change::ListBegins | Change::Restored => {}
         change => panic!("nothing is there, and yet {change:?}"),
     };
     let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), on_change));
     until_ready(&readiness, true).await;
     assert_eq!(*listed.lock(), 1);
 
+    eventually("it watches", || api.counters().open_watches > 0).await;
     // The authorizer refuses for a moment, just when the watch is opened again. Nothing changes afterwards either.
     api.deny(Rule::default());
     api.drop_watches();
@@ -53,22 +58,80 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
     run.await.unwrap().unwrap();
 }
 
+/// True for the question whether etcd was restored.
+fn is_check(entry: &AuditEntry) -> bool {
+    entry.query.split('&').any(|part| part == "limit=1")
+}
+
+/// Where the pauses began anew with each list, there was one a second, and two lines in the log for each.
+#[tokio::test]
+async fn a_seed_that_goes_on_failing_gets_ever_fewer_lists_and_one_line_in_the_log() {
+    let refused = |api: &ApiServer| api.deny(Rule::default());
+    let broken = |api: &ApiServer| {
+        api.inject(Fault::always(FaultAction::InternalError));
+    };
+    for (fail, reason) in [
+        (&refused as &dyn Fn(&ApiServer), "forbidden"),
+        (&broken, "server_error"),
+    ] {
+        let kept = CapturedOutput::default();
+        let writer = kept.clone();
+        let (subscriber, _) = telemetry::subscriber(LogFormat::Text, "info", move || writer.clone()).unwrap();
+        let _default = tracing::subscriber::set_default(subscriber);
+        let api = api_server(&["garden"]).await.unwrap();
+        let client = client(&api.kubeconfig("watcher")).await.unwrap();
+        let watch = Watch {
+            name: "leases".into(),
+            api: Api::<Lease>::namespaced(client, "garden"),
+            config: watcher::Config::default(),
+        };
+        let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+        fail(&api);
+        let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), |_| {}));
+        let lists = || {
+            let mut audit = api.audit();
+            audit.retain(|entry| entry.verb == "list" && !is_check(entry));
+            audit
+        };
+        eventually("the seed is asked four times", || lists().len() >= 4).await;
+        let [.., before, last] = &lists()[..] else {
+            unreachable!("there are four")
+        };
+        let pause = last.time.duration_since(before.time).as_secs_f64();
+        assert!(pause > 1.5, "{reason}: {pause} s after three failures");
+        let lines = |text: &str| kept.text().lines().filter(|line| line.contains(text)).count();
+        assert_eq!(lines(" WARN "), 1, "{}", kept.text());
+        assert_eq!(lines(reason), 1, "{}", kept.text());
+
+        api.allow_all();
+        api.clear_faults();
+        until_ready(&readiness, true).await;
+        assert_eq!(lines("watch works again"), 1, "{}", kept.text());
+        stop.cancel();
+        run.await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test]
 async fn whether_etcd_was_restored_is_asked_again_soon_after_a_failure() {
-    let api = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let api = api_server(&["garden"]).await.unwrap();
+    let client = client(&api.kubeconfig("watcher")).await.unwrap();
+    let leases = Api::<Lease>::namespaced(client, "garden");
+    let lease: Lease = serde_json::from_value(json!({"metadata": {"name": "probe"}})).unwrap();
+    leases.create(&PostParams::default(), &lease).await.unwrap();
     let fails = |query| Fault::always(FaultAction::InternalError).query(query).times(1);
     api.inject(fails("watch=true"));
     api.inject(fails("limit=1"));
     let watch = Watch {
         name: "leases".into(),
-        api: Api::<Lease>::all(client(&api.kubeconfig("watcher")).await.unwrap()),
+        api: leases,
         config: watcher::Config::default(),
     };
     let stop = CancellationToken::new();
     let run = tokio::spawn(watch.run(Readiness::default(), stop.clone(), |_| {}));
     let checks = || {
         let mut audit = api.audit();
-        audit.retain(|entry| entry.query.split('&').any(|part| part == "limit=1"));
+        audit.retain(is_check);
         audit
     };
     eventually("it is asked again", || checks().len() >= 2).await;

@@ -146,6 +146,15 @@ impl Readiness {
         self.failures.lock().remove(&(name.into(), self.instance.clone()));
     }
 
+    /// Why the last try of a loop failed, if it did.
+    #[must_use]
+    pub fn reason(&self, name: impl Into<Name>) -> Option<Reason> {
+        let failures = self.failures.lock();
+        let shown = failures.get(&(name.into(), self.instance.clone()));
+        let shown = shown.filter(|(until, _)| Instant::now() < *until);
+        shown.map(|(_, failure)| failure.reason)
+    }
+
     /// Loops whose last try failed, and why.
     #[must_use]
     pub fn failures(&self) -> Vec<(Name, Arc<str>, Failure)> {

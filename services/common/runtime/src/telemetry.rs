@@ -151,16 +151,20 @@ where
     Ok((subscriber, LogLevel(Some(handle))))
 }
 
+/// Their warnings are left out; see [`is_bounded`].
+const BOUNDED: [&str; 3] = ["rustls::", "h2::", "kube_runtime::watcher"];
+
 /// Leaves out some warnings of libraries, whatever the filter says. Nothing is lost: the library also returns each
 /// error, and the caller logs or counts it.
 ///
 /// - kube's client logs the whole text of an answer that it cannot decode, and that may be a list of Secrets.
+/// - kube's watcher logs each refusal, as often as a list or watch is tried again.
 /// - rustls and h2 log what a peer sends, before it has proved who it is: a line, or several, for each connection.
 fn is_bounded(metadata: &Metadata<'_>) -> bool {
     let target = metadata.target();
     match *metadata.level() {
         Level::ERROR => true,
-        Level::WARN if target.starts_with("rustls::") || target.starts_with("h2::") => false,
+        Level::WARN if BOUNDED.iter().any(|library| target.starts_with(library)) => false,
         _ => target != "kube_client::client",
     }
 }
@@ -257,6 +261,7 @@ pub(crate) mod tests {
                 tracing_log::format_trace(&record).unwrap();
                 tracing::warn!(target: "h2::proto::streams::recv", "hidden");
                 tracing::warn!(target: "kube_client::client", "hidden");
+                tracing::warn!(target: "kube_runtime::watcher", "hidden");
                 tracing::error!(target: "kube_client::client", "shown");
             }
             level.set("trace").unwrap();

@@ -70,7 +70,7 @@ impl Kubeconfig {
             None => ServerName::try_from(host.to_owned())
                 .map_err(|_| format!("{host:?} is neither a DNS name nor an IP address"))?,
         };
-        let token = access.credentials.token.as_ref();
+        let token = access.token.as_ref();
         Ok(Self {
             digest,
             host: HostLookup::new(host, authority.port_u16().unwrap_or(443)),
@@ -102,7 +102,7 @@ fn tls(access: &ShootAccess) -> Result<Arc<ClientConfig>, String> {
             .map(Arc::new)
             .ok_or("certificate-authority-data holds no certificate that can be read")?,
     };
-    let client = access.credentials.client_certificate.as_ref();
+    let client = access.client_certificate.as_ref();
     let client = client.map(|client| (client.chain.clone(), client.key.clone_key()));
     let mut config = client_config(trusted, client).map_err(|error| error.to_string())?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];

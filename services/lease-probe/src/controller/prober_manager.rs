@@ -225,7 +225,7 @@ impl ProberManager {
     /// Takes over a change of the Clusters.
     pub fn cluster_changed(self: &Arc<Self>, change: &Change<Cluster>) {
         match change {
-            Change::ListBegins | Change::Failed | Change::Restored => {}
+            Change::ListBegins | Change::Restored => {}
             Change::Applied(cluster) => self.cluster_applied(cluster),
             Change::Deleted(cluster) => {
                 let mut inner = self.inner.lock();
@@ -270,7 +270,7 @@ impl ProberManager {
     ) {
         let namespace = |secret: &KubeconfigSecret| secret.metadata.namespace.clone().unwrap_or_default();
         match change {
-            Some(Change::ListBegins | Change::Failed | Change::Restored) => {}
+            Some(Change::ListBegins | Change::Restored) => {}
             Some(Change::Applied(secret)) => {
                 let namespace = namespace(&secret);
                 let access = kubeconfig::access(secret.kubeconfig());

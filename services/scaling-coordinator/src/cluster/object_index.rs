@@ -95,8 +95,6 @@ impl<T: PartialEq> ObjectIndex<T> {
             }
             Change::Synced(keys) => self.synced(&keys.iter().cloned().map(shoot_of).collect()),
             Change::Restored => self.signals.restored.cancel(),
-            // A watch that fails delays nothing but the hints of its kind.
-            Change::Failed => {}
         }
     }
 

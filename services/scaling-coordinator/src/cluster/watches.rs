@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use watchdog_api::prober::{ProberConfig, ResourceRef};
 use watchdog_api::workload::Workload;
-use watchdog_kube::watch::{Change, Watch, WatchEnd};
+use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
@@ -139,8 +139,9 @@ impl ResourceWatch {
             match found {
                 Ok(Ok(served)) => {
                     self.resources.set_kind(reference, Ok(served.clone()));
-                    let ended = self.watch(&served, unlisted.take(), &mut backoff, stop.clone());
-                    if ended.await? == WatchEnd::Stopped {
+                    self.watch(&served, unlisted.take(), &mut backoff, stop.clone())
+                        .await?;
+                    if stop.is_cancelled() {
                         return Ok(());
                     }
                     tracing::warn!("the seed no longer serves the kind of a resource; looking it up again");
@@ -185,7 +186,7 @@ impl ResourceWatch {
         unlisted: Option<Blocker>,
         backoff: &mut Backoff,
         stop: CancellationToken,
-    ) -> anyhow::Result<WatchEnd> {
+    ) -> anyhow::Result<()> {
         let (resources, reference) = (&self.resources, &self.reference);
         let watch = Watch {
             name: name(reference).into(),

@@ -575,7 +575,9 @@ async fn a_command_that_goes_on_gets_new_credentials() {
         "printf '{{\"status\": {{\"token\": \"%s\"}}}}' $(cat {})",
         issued.display()
     );
-    let user = serde_json::json!({"exec": {"command": "/bin/sh", "args": ["-c", script]}});
+    let user = serde_json::json!({"exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh", "args": ["-c", script],
+    }});
     let path = folder.path().join("kubeconfig");
     std::fs::write(&path, kubeconfig.replace("user: {}", &format!("user: {user}"))).unwrap();
     let line = format!(

@@ -136,8 +136,6 @@ impl SeedWatches {
                 Change::Deleted(object) => WatchUpdate::Removed(name_of(&object)),
                 Change::Synced(_) => WatchUpdate::Listed(listing.take().unwrap_or_default()),
                 Change::Restored => WatchUpdate::Restored,
-                // A list follows, or the watch goes on where it was.
-                Change::Failed => return,
             };
             on_update(update);
         };

@@ -140,6 +140,15 @@ fn checked_user(
 fn way_of(section: FilePart<AuthInfo>, read: ReadFile<'_>) -> Result<SeedUser> {
     let token = field::token(&section)?;
     let user = &section.value;
+    if token.is_some() && (user.username.is_some() || user.password.is_some()) {
+        return refuse(
+            section.path,
+            "has a token beside a username or password, which kubectl refuses; remove one of them",
+        );
+    }
+    if let Some(exec) = &user.exec {
+        check_exec(exec, user.auth_provider.is_some(), join(&section.path, "exec"))?;
+    }
     let file = user.token_file.as_ref().map(|file| section.folder.join(file));
     if let Some(file) = &file {
         let name = join(&section.path, "tokenFile");
@@ -165,6 +174,24 @@ fn way_of(section: FilePart<AuthInfo>, read: ReadFile<'_>) -> Result<SeedUser> {
             (None, None) => SeedUser::Fixed(None),
         },
     })
+}
+
+/// As client-go has it.
+fn check_exec(exec: &ExecConfig, has_provider: bool, path: String) -> Result<()> {
+    if has_provider {
+        return refuse(
+            path,
+            "stands beside an auth-provider, which kubectl refuses; remove one of them",
+        );
+    }
+    match exec.api_version.as_deref() {
+        Some("client.authentication.k8s.io/v1" | "client.authentication.k8s.io/v1beta1") => Ok(()),
+        _ => refuse(
+            join(&path, "apiVersion"),
+            "must be client.authentication.k8s.io/v1 or client.authentication.k8s.io/v1beta1; write the one that the \
+             plugin supports, or update the plugin",
+        ),
+    }
 }
 
 fn exec_in(folder: &Path, mut exec: ExecConfig) -> ExecConfig {

@@ -2,7 +2,7 @@
 
 use super::document::{RefusedFields, decode, select};
 use super::seed::checked;
-use super::{Credentials, Result, ShootAccess, field};
+use super::{Result, ShootAccess, field};
 use std::io;
 use std::path::Path;
 
@@ -66,9 +66,7 @@ pub fn parse(bytes: &[u8]) -> Result<ShootAccess> {
         server: access.server,
         authorities: access.authorities,
         tls_server_name,
-        credentials: Credentials {
-            token,
-            client_certificate: access.client_certificate,
-        },
+        token,
+        client_certificate: access.client_certificate,
     })
 }

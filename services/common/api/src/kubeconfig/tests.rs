@@ -87,8 +87,8 @@ fn reads_the_current_context() {
     assert_eq!(access.server.path(), "/prefix/x");
     assert_eq!(access.authorities, Some(vec![PKI.der.clone()]));
     assert_eq!(access.tls_server_name.unwrap().to_str(), "kube-apiserver");
-    assert_eq!(access.credentials.token.as_ref().unwrap().expose_secret(), TOKEN);
-    assert!(access.credentials.client_certificate.is_none());
+    assert_eq!(access.token.as_ref().unwrap().expose_secret(), TOKEN);
+    assert!(access.client_certificate.is_none());
 }
 
 #[test]
@@ -96,13 +96,13 @@ fn reads_the_file_that_gardener_writes() {
     let access = parse(GARDENER.replace("CA-DATA", &encoded(&PKI.cert)).as_bytes()).unwrap();
     assert_eq!(access.server, "https://kube-apiserver");
     assert_eq!(
-        access.credentials.token.as_ref().unwrap().expose_secret(),
+        access.token.as_ref().unwrap().expose_secret(),
         "eyJhbGciOi.J9.x-y_z"
     );
     // Before the token requestor has filled it in.
     let fresh = GARDENER.replace("CA-DATA", &encoded(&PKI.cert));
     let fresh = fresh.split("  user:\n").next().unwrap().to_owned() + "  user: {}\n";
-    let credentials = parse(fresh.as_bytes()).unwrap().credentials;
+    let credentials = parse(fresh.as_bytes()).unwrap();
     assert!(credentials.token.is_none() && credentials.client_certificate.is_none());
 }
 
@@ -114,7 +114,7 @@ fn the_only_context_needs_no_name() {
         config["current-context"] = current;
         let access = read(&config).unwrap();
         assert!(
-            access.credentials.token.is_none() && access.credentials.client_certificate.is_none(),
+            access.token.is_none() && access.client_certificate.is_none(),
             "a context may have no user"
         );
     }
@@ -132,18 +132,18 @@ fn reads_client_certificates() {
         "client-certificate-data": encoded(&PKI.cert), "client-key-data": encoded(&PKI.key), "token": null,
     });
     let access = read(&with("/users/0/user", certificate.clone())).unwrap();
-    let found = access.credentials.client_certificate.as_ref().unwrap();
+    let found = access.client_certificate.as_ref().unwrap();
     assert_eq!(found.chain, std::slice::from_ref(&PKI.der));
     assert_eq!(
         found.key,
         PrivateKeyDer::from_pem_slice(PKI.key.as_bytes()).unwrap()
     );
-    assert!(access.credentials.token.is_none());
+    assert!(access.token.is_none());
 
     let mut both = certificate;
     both["token"] = json!(TOKEN);
     let access = read(&with("/users/0/user", both)).unwrap();
-    assert!(access.credentials.token.is_some() && access.credentials.client_certificate.is_some());
+    assert!(access.token.is_some() && access.client_certificate.is_some());
 }
 
 #[test]

@@ -24,12 +24,9 @@ impl ExecPlugin {
     pub(super) fn new(exec: ExecConfig, cluster: &Cluster) -> anyhow::Result<Self> {
         let command = exec.command.clone().filter(|command| !command.is_empty());
         let command = command.context("exec of the kubeconfig names no command")?;
-        let cluster = match exec.provide_cluster_info {
-            true => {
-                Some(ExecAuthCluster::try_from(cluster).context("the cluster cannot be shown to a plugin")?)
-            }
-            false => None,
-        };
+        let shown = exec.provide_cluster_info.then_some(cluster);
+        let cluster = shown.map(ExecAuthCluster::try_from).transpose();
+        let cluster = cluster.context("the cluster cannot be shown to a plugin")?;
         Ok(Self {
             exec,
             command,

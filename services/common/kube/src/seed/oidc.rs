@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use form_urlencoded::{Serializer, byte_serialize};
@@ -160,28 +160,25 @@ impl OidcProvider {
             .token_endpoint
             .parse()
             .map_err(|_| anyhow!("the issuer's token_endpoint is not an address"))?;
-        let mut last = None;
+        let request = self.token_request(&endpoint, &refresh_token, true)?;
+        let (mut status, mut body) = self.send(&endpoint, request).await?;
         // Issuers take the name of the client in one of two ways, and some refuse both at once.
-        for in_header in [true, false] {
-            let request = self.token_request(&endpoint, &refresh_token, in_header)?;
-            let (status, body) = self.send(&endpoint, request).await?;
-            if !status.is_success() {
-                last = Some(status);
-                continue;
-            }
-            let answer: TokenAnswer = serde_json::from_slice(&body)
-                .map_err(|_| anyhow!("the answer of the issuer cannot be read"))?;
-            let id_token = SecretString::from(answer.id_token.context("the issuer sent no id_token")?);
-            *self.tokens.lock() = OidcTokens {
-                id_token: Some(id_token.clone()),
-                refresh_token: Some(answer.refresh_token.map_or(refresh_token, SecretString::from)),
-            };
-            return Ok(id_token);
+        if !status.is_success() {
+            let request = self.token_request(&endpoint, &refresh_token, false)?;
+            (status, body) = self.send(&endpoint, request).await?;
         }
-        match last {
-            Some(status) => bail!("the issuer refused the refresh-token with {status}"),
-            None => bail!("no request was sent to the issuer"),
-        }
+        ensure!(
+            status.is_success(),
+            "the issuer refused the refresh-token with {status}"
+        );
+        let answer: TokenAnswer =
+            serde_json::from_slice(&body).map_err(|_| anyhow!("the answer of the issuer cannot be read"))?;
+        let id_token = SecretString::from(answer.id_token.context("the issuer sent no id_token")?);
+        *self.tokens.lock() = OidcTokens {
+            id_token: Some(id_token.clone()),
+            refresh_token: Some(answer.refresh_token.map_or(refresh_token, SecretString::from)),
+        };
+        Ok(id_token)
     }
 
     fn token_request(

@@ -33,7 +33,7 @@ fn only_the_current_context_counts() {
         let access = shoot(text).unwrap();
         assert_eq!(access.server, "https://api.test");
         assert_eq!(access.authorities, Some(vec![PKI.der.clone()]));
-        assert_eq!(access.credentials.token.unwrap().expose_secret(), TOKEN);
+        assert_eq!(access.token.unwrap().expose_secret(), TOKEN);
         let (cluster, user) = seed(text).unwrap();
         assert_eq!(cluster.server.unwrap(), "https://api.test");
         assert!(matches!(user, SeedUser::Fixed(Some(_))));
@@ -44,17 +44,14 @@ clusters: [{name: null}, {}, {name: other, cluster: {server: 7}}, {name: c, clus
 users: [{name: v, user: {token: [hunter2]}}, {name: v, user: x}, {name: u, user: {token: hunter2-hunter2}}]
 current-context: a
 "#;
-    assert_eq!(
-        shoot(broken).unwrap().credentials.token.unwrap().expose_secret(),
-        TOKEN
-    );
+    assert_eq!(shoot(broken).unwrap().token.unwrap().expose_secret(), TOKEN);
     assert!(seed(broken).is_ok());
 }
 
 #[test]
 fn a_user_that_is_null_empty_or_not_listed_is_anonymous() {
     for text in [NULL_USER, UNLISTED_USER, EMPTY_TOKEN] {
-        let credentials = shoot(text).unwrap().credentials;
+        let credentials = shoot(text).unwrap();
         assert!(credentials.token.is_none() && credentials.client_certificate.is_none());
         let (_, user) = seed(text).unwrap();
         assert!(matches!(user, SeedUser::Fixed(None)));
@@ -69,10 +66,7 @@ fn an_empty_document_does_not_count_and_of_others_the_first_counts() {
         format!("# nothing\n---\n{{}}\n---\n{LEFTOVER_CONTEXT}---\n# nothing\n"),
         format!("{LEFTOVER_CONTEXT}---\ncurrent-context: x\nusers: [{{name: prober, user: {{token: y}}}}]\n"),
     ] {
-        assert_eq!(
-            shoot(&text).unwrap().credentials.token.unwrap().expose_secret(),
-            TOKEN
-        );
+        assert_eq!(shoot(&text).unwrap().token.unwrap().expose_secret(), TOKEN);
         assert!(seed(&text).is_ok());
     }
 }

@@ -91,36 +91,74 @@ users: [{name: u, user: {token: \"hunter2-hunter2\\n\"}}]
     assert_eq!(authorization(user), format!("Bearer {TOKEN}"));
 }
 
-/// In client-go's order; in files as people write them there are several.
-#[test]
-fn the_first_of_several_ways_counts() {
-    let exec = "exec: {apiVersion: v1, command: login}";
-    let provider = "auth-provider: {name: oidc, config: {}}";
-    for (user, expected) in [
-        ("x: 1".to_owned(), "Fixed(None)"),
-        (format!("{exec}, {provider}"), "Exec("),
-        (provider.to_owned(), "Provider("),
-        (format!("username: me, {exec}"), "Basic bWU6"),
-        (format!("username: me, token: t, {exec}"), "Bearer t"),
-        (format!("tokenFile: token, {exec}"), "TokenFile("),
-        (
-            "username: me, password: p, token: t, tokenFile: token".to_owned(),
-            "Basic bWU6cA==",
-        ),
-    ] {
-        let file = format!(
-            "
+/// A kubeconfig with this user.
+fn of_user(user: &str) -> String {
+    format!(
+        "
 contexts: [{{name: b, context: {{cluster: c, user: u}}}}]
 clusters: [{{name: c, cluster: {{server: 'https://api.test'}}}}]
 users: [{{name: u, user: {{{user}}}}}]
 "
-        );
-        let way = Files::new().with("/home/me/config", file).user().unwrap();
+    )
+}
+
+/// In client-go's order; in files as people write them there are several.
+#[test]
+fn the_first_of_several_ways_counts() {
+    let exec = "exec: {apiVersion: client.authentication.k8s.io/v1, command: login}";
+    let provider = "auth-provider: {name: oidc, config: {}}";
+    for (user, expected) in [
+        ("x: 1".to_owned(), "Fixed(None)"),
+        (exec.replace("v1,", "v1beta1,"), "Exec("),
+        (provider.to_owned(), "Provider("),
+        (format!("username: me, {exec}"), "Basic bWU6"),
+        (format!("token: t, {exec}"), "Bearer t"),
+        (format!("tokenFile: token, {exec}"), "TokenFile("),
+        (
+            "username: me, password: p, tokenFile: token".to_owned(),
+            "Basic bWU6cA==",
+        ),
+    ] {
+        let way = Files::new()
+            .with("/home/me/config", of_user(&user))
+            .user()
+            .unwrap();
         let shown = format!("{way:?}");
         match way {
             SeedUser::Fixed(Some(_)) | SeedUser::NameOnly(_) => assert_eq!(authorization(way), expected),
             _ => assert!(shown.starts_with(expected), "{shown}"),
         }
+    }
+}
+
+/// kubectl refuses each of these: "more than one authentication method", "authProvider cannot be provided in combination
+/// with an exec plugin" and "invalid apiVersion".
+#[test]
+fn a_user_that_kubectl_refuses_is_refused_with_what_to_do() {
+    const TWO: &str =
+        ": has a token beside a username or password, which kubectl refuses; remove one of them";
+    const VERSION: &str = ".exec.apiVersion: must be client.authentication.k8s.io/v1 or \
+        client.authentication.k8s.io/v1beta1; write the one that the plugin supports, or update the plugin";
+    for (user, expected) in [
+        ("token: hunter2, username: me, password: hunter2", TWO),
+        ("token: hunter2, username: me", TWO),
+        ("token: hunter2, password: hunter2", TWO),
+        ("exec: {command: login}", VERSION),
+        ("exec: {apiVersion: v1, command: login}", VERSION),
+        (
+            "exec: {apiVersion: client.authentication.k8s.io/v1alpha1, command: login}",
+            VERSION,
+        ),
+        (
+            "exec: {apiVersion: client.authentication.k8s.io/v1, command: login}, auth-provider: {name: oidc}",
+            ".exec: stands beside an auth-provider, which kubectl refuses; remove one of them",
+        ),
+    ] {
+        let refused = Files::new()
+            .with("/home/me/config", of_user(user))
+            .user()
+            .unwrap_err();
+        assert_eq!(refused, format!("/home/me/config: users[0].user{expected}"));
     }
 }
 
