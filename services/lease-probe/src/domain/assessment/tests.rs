@@ -144,6 +144,18 @@ fn a_first_look_at_silent_leases_proves_no_health() {
     );
 }
 
+/// Somebody edited the Leases. kube-controller-manager counts from the renewals that it saw.
+#[test]
+fn a_lease_that_lost_its_renew_time_counts_with_its_last_renewal() {
+    let (mut list, mut renewals) = leases(&[31, 31, 5, 5]);
+    for lease in &mut list.leases {
+        lease.renew_time = None;
+    }
+    renewals.observe(&list, LONGEST);
+    let found = assess_leases(&list, &renewals);
+    assert_eq!((found.candidates, found.expired), (4, 2));
+}
+
 /// Conditions that appear on silent nodes do not end a loss, and they do not make one either.
 #[test]
 fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
