@@ -64,9 +64,8 @@ pub struct Assessment {
     /// Candidates that are expired.
     pub expired: u32,
     /// Candidates that the list does not have, or that are old enough to be expired, but whose kubelets may have had no
-    /// API server to renew them at;
-    /// and, while a loss may stand, those that this replica never saw being renewed and that a connected kubelet would
-    /// have renewed by now.
+    /// API server to renew them at; and, while a loss may stand, those that a connected kubelet would have renewed by
+    /// now.
     pub unconfirmed: u32,
     /// Leases as old, but not counted for a reason that passes: a node condition, an update in place.
     pub temporarily_excluded: u32,
