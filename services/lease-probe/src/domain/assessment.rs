@@ -65,9 +65,8 @@ pub struct Assessment {
     /// Candidates that are expired.
     pub expired: u32,
     /// Candidates that the list does not have, or that are old enough to be expired, but whose kubelets may have had no
-    /// API server to renew them at;
-    /// and, while a loss may stand, those that this replica never saw being renewed and that a connected kubelet would
-    /// have renewed by now.
+    /// API server to renew them at; and, while a loss may stand, those that a connected kubelet would have renewed by
+    /// now.
     pub unconfirmed: u32,
     /// Leases as old, but not counted for a reason that passes: a node condition, an update in place.
     pub temporarily_excluded: u32,
@@ -238,11 +237,11 @@ impl Assessment {
             self.excluded.insert(Exclusion::MalformedLease, list.malformed);
         }
         let mut ages = Vec::with_capacity(list.leases.len());
-        let present = { list.leases.iter() }.map(|lease| (&lease.name, lease.renew_time.is_none(), false));
-        let missing = renewals.missing().map(|name| (name, false, true));
-        for (name, has_no_time, is_missing) in present.chain(missing) {
-            let known = renewals.age(name, expiry_age, loss_may_stand);
-            let age = known.filter(|_| !has_no_time);
+        let present = list.leases.iter().map(|lease| (&lease.name, false));
+        let missing = renewals.missing().map(|name| (name, true));
+        for (name, is_missing) in present.chain(missing) {
+            // A renewTime that was removed is no renewal: kube-controller-manager counts from the last one.
+            let age = renewals.age(name, expiry_age, loss_may_stand);
             let exclusion = nodes.and_then(|nodes| nodes.exclusion(name));
             let is_doubtful = is_missing || age.is_some_and(|age| age.doubtful_from <= now);
             self.renewing += u32::from(age.is_some() && !is_doubtful);

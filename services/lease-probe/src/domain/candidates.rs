@@ -26,7 +26,7 @@ pub enum Exclusion {
     NoNode,
     /// Its node is gone, and its Machine is there.
     NodeMissing,
-    /// The lease has no renewTime.
+    /// The lease never had a renewTime.
     NoRenewTime,
     /// The lease cannot be decoded.
     MalformedLease,

@@ -175,9 +175,9 @@ impl Renewals {
         let skew = node.clock.skew(node.renew_interval);
         let shown = node.shown.shifted(skew.saturating_neg());
         let shown_old_from = old_from.min(shown.after(expiry_age));
-        // Of a renewal that this replica did not observe another one may have reported a loss since a connected kubelet
-        // would have renewed again.
-        let doubtful_from = match node.mark.first_observed && loss_may_stand {
+        // A loss may have been reported since a connected kubelet would have renewed again, by this replica through the
+        // external endpoint or by another one. Only a renewal ends it.
+        let doubtful_from = match loss_may_stand {
             true => shown_old_from.min(silent_from),
             false => shown_old_from,
         };

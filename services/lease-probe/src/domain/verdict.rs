@@ -75,7 +75,7 @@ pub fn sentence(e: &Assessment, counting: Option<(u32, u32)>) -> String {
         ),
         Outcome::Pending => format!(
             "{} of {} eligible leases are overdue. They do not count as expired: the API server may have been \
-             down, or this replica has not observed a renewal of them yet.",
+             down, or this replica has not observed a renewal of them lately.",
             e.expired + e.unconfirmed,
             e.candidates
         ),

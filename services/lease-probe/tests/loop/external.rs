@@ -75,6 +75,19 @@ fn a_loss_that_could_not_be_checked_is_inconclusive() {
     }
 }
 
+/// Only renewals do: else kube-controller-manager is scaled up for the seconds until the leases expire.
+#[test]
+fn an_endpoint_that_answers_again_ends_no_loss() {
+    for fails in 1..=8 {
+        let answers = [vec![Ok(()); 3], vec![unanswered(); fails], vec![Ok(()); 60]];
+        let observed = probe(20_000, answers.into_iter().flatten());
+        let mut found = outcomes(&observed).into_iter();
+        assert!(found.any(Outcome::is_loss));
+        let up = found.find(|outcome| **outcome == Outcome::Healthy);
+        assert_eq!(up, None, "{fails}: {:?}", observed.reported);
+    }
+}
+
 /// A server that answers 429 answers, and wants to be left alone.
 #[test]
 fn a_429_of_the_external_endpoint_is_heeded() {

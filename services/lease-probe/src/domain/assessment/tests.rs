@@ -144,6 +144,26 @@ fn a_first_look_at_silent_leases_proves_no_health() {
     );
 }
 
+/// What made the loss known may be over: an external endpoint answers again, or the grace period was made longer.
+#[test]
+fn leases_that_a_connected_kubelet_would_have_renewed_do_not_end_a_loss() {
+    let (list, renewals) = leases(&[4, 9, 16, 16, 16]);
+    let judge = |loss_may_stand| assess(&list, &renewals, None, RULE, loss_may_stand, None).outcome;
+    assert_eq!([judge(true), judge(false)], [Outcome::Pending, Outcome::Healthy]);
+}
+
+/// Somebody edited the Leases. kube-controller-manager counts from the renewals that it saw.
+#[test]
+fn a_lease_that_lost_its_renew_time_counts_with_its_last_renewal() {
+    let (mut list, mut renewals) = leases(&[31, 31, 5, 5]);
+    for lease in &mut list.leases {
+        lease.renew_time = None;
+    }
+    renewals.observe(&list, LONGEST);
+    let found = assess_leases(&list, &renewals);
+    assert_eq!((found.candidates, found.expired), (4, 2));
+}
+
 /// Conditions that appear on silent nodes do not end a loss, and they do not make one either.
 #[test]
 fn expired_leases_that_are_excluded_for_a_while_do_not_end_a_loss() {
