@@ -261,7 +261,11 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("stale lists that go back, in a loss", &[writes::stale_lists_in_a_loss]).may_be_late(CANDIDATES),
         class("etcd restored", &[writes::etcd_restored]).may_be_late(FAILED_RENEWALS),
         class("etcd restored in a loss", &[writes::etcd_restored_in_a_loss]),
-        class("grace 20 s, outage", &[|h| writes::grace(h, &[20]), UP_TO_60_S]).may_be_late(FAILED_RENEWALS),
+        class(
+            "grace 20 s, outage",
+            &[|h| writes::grace(h, &[20]), outages::survived_up_to_60_s],
+        )
+        .may_be_late(FAILED_RENEWALS),
         class("grace 20 s, loss", &[|h| writes::grace(h, &[20]), nodes::loss]).may_be_late(SHORT_GRACE),
         class(
             "grace 26 s, outage",
@@ -390,6 +394,12 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
             &[|h| writes::slow_connections(h, 6.0, 7.0)],
         )
         .may_be_false(CONNECTS),
+        class(
+            "grace 20 s, gateway fails over",
+            &[|h| writes::grace(h, &[20]), writes::gateway_fails_over],
+        )
+        .may_be_false(GRACE)
+        .at_most(350),
         class(
             "grace 26 s, gateway fails over",
             &[|h| writes::grace(h, &[26]), writes::gateway_fails_over],

@@ -192,7 +192,10 @@ impl<'a> NodeFold<'a> {
             Some(_) => self.model.grace.monitor,
             None => self.model.grace.startup,
         };
-        if now > health.probe_timestamp + grace && !self.unknown && self.model.can_write(now) {
+        // It writes the version that it sees: the API server refuses that if the kubelet has reported since.
+        let is_current = heartbeat == self.heartbeats.last().copied();
+        let is_over = now > health.probe_timestamp + grace;
+        if is_over && is_current && !self.unknown && self.model.can_write(now) {
             self.unknown = true;
             self.changes.push(ReadyChange {
                 at: now,

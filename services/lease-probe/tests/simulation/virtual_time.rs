@@ -57,7 +57,8 @@ pub(crate) struct ProbedShoot {
     /// When it was asked for.
     pub(crate) asked: Micros,
     /// The verdicts as the coordinator receives them.
-    pub(crate) received: Vec<ReceivedVerdict>,
+    /// With the instant at which each was sent.
+    pub(crate) received: Vec<(tokio::time::Instant, ReceivedVerdict)>,
     pub(crate) traffic: TrafficLog,
 }
 
@@ -262,23 +263,24 @@ impl Recorder {
         let before = probed
             .received
             .last()
+            .map(|(_, before)| before)
             .filter(|before| before.outcome == outcome(&verdict.outcome));
         let first_revision = match verdict.outcome_since == verdict.observed_at {
             true => list_revision,
             false => before.map_or(0, |before| before.first_revision),
         };
-        probed.received.push(ReceivedVerdict {
+        let received = ReceivedVerdict {
             outcome: outcome(&verdict.outcome),
             observer: verdict.observer.clone(),
             observed: instant(verdict.observed_at),
             outcome_since: instant(verdict.outcome_since),
             list_revision,
             first_revision,
-            sent,
             valid_until: instant(verdict.valid_until),
             message: "".into(),
             evidence: None,
-        });
+        };
+        probed.received.push((sent, received));
         probed.verdicts.push(SeenVerdict {
             at: self.clock.now(),
             listed,

@@ -71,7 +71,7 @@ pub(crate) fn decided(
         current[event.witness] = event.verdict;
         let until = brought.get(i + 1).map_or(length, |next| next.at);
         let held = || current.into_iter().enumerate();
-        let received: Vec<(&ReceivedVerdict, &SeenVerdict)> = held()
+        let received: Vec<(&(Instant, ReceivedVerdict), &SeenVerdict)> = held()
             .filter_map(|(witness, i)| {
                 Some((&witnesses[witness].received[i?], &witnesses[witness].verdicts[i?]))
             })
@@ -97,8 +97,11 @@ pub(crate) fn decided(
 }
 
 /// The direction at `now`, and when to decide again although nothing has happened.
-fn seen(now: Micros, received: &[(&ReceivedVerdict, &SeenVerdict)]) -> (Option<SeenVerdict>, Option<Micros>) {
-    let Some((first, first_seen)) = received.first() else {
+fn seen(
+    now: Micros,
+    received: &[(&(Instant, ReceivedVerdict), &SeenVerdict)],
+) -> (Option<SeenVerdict>, Option<Micros>) {
+    let Some(((first_sent, _), first_seen)) = received.first() else {
         let verdict = SeenVerdict {
             at: now,
             listed: now,
@@ -110,15 +113,15 @@ fn seen(now: Micros, received: &[(&ReceivedVerdict, &SeenVerdict)]) -> (Option<S
     };
     // What was sent at `first_seen.at` gives the instant of any other time.
     let instant = |at: Micros| match at >= first_seen.at {
-        true => first.sent + duration(at - first_seen.at),
-        false => first.sent - duration(first_seen.at - at),
+        true => *first_sent + duration(at - first_seen.at),
+        false => *first_sent - duration(first_seen.at - at),
     };
     let time = |of: Instant| now + of.saturating_duration_since(instant(now)).as_micros() as Micros;
-    let verdicts = received.iter().map(|(verdict, _)| *verdict);
+    let verdicts = received.iter().map(|((_, verdict), _)| verdict);
     let decision = decide(instant(now), verdicts, StreamCounts::default());
     let by = received
         .iter()
-        .find(|(verdict, _)| Some(*verdict) == decision.decided_by.as_ref());
+        .find(|((_, verdict), _)| Some(verdict) == decision.decided_by.as_ref());
     let (_, by) = by.unwrap_or(&received[0]);
     let verdict = SeenVerdict {
         at: now,

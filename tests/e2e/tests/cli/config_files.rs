@@ -52,7 +52,10 @@ fn the_files_that_gardener_deploys_load_unchanged_and_a_bad_one_says_where() {
         let (_, errors) = check(binary, "fromTheFuture: 1\n", &[]);
         assert!(errors.contains("config.yaml:1:1: "), "{binary}: {errors}");
         let (_, warning) = check(binary, &newer, &ignore);
-        assert!(warning.contains(": fromTheFuture: unknown field\n"), "{binary}: {warning}");
+        assert!(
+            warning.contains(": fromTheFuture: unknown field\n"),
+            "{binary}: {warning}"
+        );
     }
 }
 

@@ -82,6 +82,22 @@ fn a_node_that_is_back_reports_and_is_no_longer_unknown() {
     assert_eq!(found[1..], [(180, false)]);
 }
 
+/// A look that does not see the report yet sends the version before it, and the API server refuses that.
+#[test]
+fn a_report_right_before_a_look_is_not_overwritten() {
+    let mut node = silent_node();
+    let found = changes_of(&node);
+    assert_eq!(found.len(), 1, "{found:?}");
+    let looks: Vec<_> = (150 * SECOND..160 * SECOND).step_by(2_000).collect();
+    for at in looks {
+        node.kubelet.reports.retain(|report| *report <= 100 * SECOND);
+        node.kubelet.reports.push(at);
+        let found = changes_of(&node);
+        let again = found.get(2).map_or(i64::MAX, |(at, _)| *at);
+        assert!(found[1] == (at / SECOND, false) && again > 180, "{at}: {found:?}");
+    }
+}
+
 /// Its renewals are no news until they are later than the one that was known.
 #[test]
 fn a_clock_that_is_set_back_makes_a_living_node_unknown() {
