@@ -54,7 +54,7 @@ fn kubeconfig(data: &[u8]) {
     let shoot = kubeconfig::parse(data).map(|access| {
         assert_eq!(access.server.scheme_str(), Some("https"));
         assert!(access.server.authority().is_some());
-        format!("{:?}", access.credentials)
+        format!("{:?} {:?}", access.token, access.client_certificate)
     });
     // Every file that it names has the same content.
     let seed = kubeconfig::of_seed(&["seed".into()], None, &|_| Ok(data.to_vec())).map(|read| {

@@ -4,9 +4,9 @@ use watchdog_api::policy::Mode;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels, ShootLabel};
 
-use crate::domain::attempts::RequestOutcome;
 use crate::domain::decision::HoldReason;
 use crate::domain::incident::Comparison;
+use crate::domain::request::RequestOutcome;
 use crate::domain::status::FlowState;
 use crate::domain::{Direction, direction_name};
 

@@ -1,15 +1,15 @@
 //! Requests to a Kubernetes API: their deadlines, and why they fail.
 
 use std::future::Future;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 use kube::core::Status;
 use kube::runtime::watcher;
+use tokio::sync::watch;
 use watchdog_runtime::failure::{Failure, Reason, chain};
-
-use crate::permissions::on_refusal;
 
 /// The longest time for one request to the seed. Above the 5 s in which a healthy API server answers anything that this
 /// project asks for, below the steps that wait for it.
@@ -18,6 +18,9 @@ pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 /// API servers end a watch after this time, and it is opened again where it was. So a watch that is silent for 30 s has
 /// lost its connection.
 pub const WATCH_SECONDS: u32 = 20;
+
+/// Counts the requests of this process that its seed has refused for a missing permission.
+pub(crate) static REFUSALS: LazyLock<watch::Sender<u64>> = LazyLock::new(watch::Sender::default);
 
 /// How long a server asks to wait: by its header, which API servers send, else by the Status that it answers. Zero, and
 /// the notation as a date, which no API server uses, count as nothing.
@@ -99,7 +102,7 @@ impl From<kube::Error> for RequestError {
         match error {
             kube::Error::Api(status) => {
                 if status.code == 403 {
-                    on_refusal();
+                    REFUSALS.send_modify(|count| *count += 1);
                 }
                 Self::Refused(status)
             }

@@ -1,7 +1,6 @@
 //! The permission preflight: a service asks at its start whether it may do what it will have to do.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use k8s_openapi::api::authorization::v1::{
@@ -15,7 +14,7 @@ use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
-use crate::client::{RequestError, request};
+use crate::client::{REFUSALS, RequestError, request};
 use crate::metrics::{PERMISSION_MISSING, ResourceName, Verb};
 
 /// Name of the blocker, and of the loop in the metric of failed tries.
@@ -157,14 +156,6 @@ const ASK_AGAIN: Duration = Duration::from_secs(10 * 60);
 
 /// After a refusal they are asked for this many times as soon: within 10 s, and not more often.
 const SOONER_AFTER_REFUSAL: u32 = 60;
-
-/// Counts the requests of this process that its seed has refused for a missing permission.
-static REFUSALS: LazyLock<watch::Sender<u64>> = LazyLock::new(watch::Sender::default);
-
-/// To be called for every answer 403 of the seed.
-pub(crate) fn on_refusal() {
-    REFUSALS.send_modify(|count| *count += 1);
-}
 
 /// As [`preflight`], with this pause when all are granted, and growing ones while some are missing. Never ends.
 pub fn keep_asking<T>(

@@ -18,8 +18,8 @@ use watchdog_kube::leadership::Permit;
 use watchdog_kube::permissions::Permission;
 
 use super::resources::Resources;
-use crate::domain::attempts::RequestOutcome;
 use crate::domain::observed::Observed;
+use crate::domain::request::RequestOutcome;
 use crate::domain::resource_step::{ResourceWrite, has_spec_replicas};
 
 /// The shortest deadline of a request, even if less of its timeout is left: a shorter one would only make it fail.

@@ -5,8 +5,8 @@ use watchdog_api::names::{CLUSTER_GROUP, V1ALPHA1};
 use watchdog_kube::events::Notice;
 
 use crate::domain::Direction;
-use crate::domain::attempts::RequestOutcome;
-use crate::domain::next_step::Request;
+use crate::domain::request::Request;
+use crate::domain::request::RequestOutcome;
 use crate::domain::resource_step::ResourceWrite;
 
 /// The span of a write: every line about it names what was done to which shoot.

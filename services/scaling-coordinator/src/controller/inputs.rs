@@ -15,8 +15,9 @@ use crate::cluster::resources::Resources;
 use crate::controller::verdicts::VerdictTable;
 use crate::domain::Direction;
 use crate::domain::decision::{Decision, decide, decide_without_verdicts};
-use crate::domain::next_step::{Request, earliest};
+use crate::domain::next_step::earliest;
 use crate::domain::plan::{self, ShootPlan};
+use crate::domain::request::Request;
 
 pub(crate) struct DecisionInputs {
     pub(crate) verdicts: Arc<VerdictTable>,

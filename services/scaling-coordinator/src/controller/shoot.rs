@@ -8,10 +8,11 @@ use tokio::time::Instant;
 use watchdog_api::policy::ModeInForce;
 use watchdog_api::prober::ResourceRef;
 
-use crate::domain::attempts::{FlowHints, RequestOutcome};
+use crate::domain::attempts::FlowHints;
 use crate::domain::decision::{Decision, HoldReason};
-use crate::domain::next_step::Request;
 use crate::domain::other_writes::OtherWrites;
+use crate::domain::request::Request;
+use crate::domain::request::RequestOutcome;
 use crate::domain::status::{FlowState, FlowStatus, ShootScaling};
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
@@ -216,8 +217,8 @@ impl ShootMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::attempts::RequestOutcome;
     use crate::domain::decision::{EvidenceCounts, ReceivedVerdict, ReportedOutcome, StreamCounts, decide};
+    use crate::domain::request::RequestOutcome;
     use crate::domain::testing::{S, start, verdict, write};
 
     fn memory(now: Instant) -> ShootMemory {

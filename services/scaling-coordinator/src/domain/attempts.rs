@@ -13,6 +13,7 @@ use watchdog_api::duration::doubled;
 use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
+use super::request::RequestOutcome;
 use super::status::ResourceState;
 
 /// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
@@ -53,75 +54,6 @@ const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 
 /// More conflicts in a row count as a failed try, because another client keeps writing.
 const MAX_CONFLICTS: u32 = 5;
-
-/// The effect of a request, as far as the API server's answer shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum RequestOutcome {
-    /// The write was applied, or the read has updated the index.
-    Done,
-    /// The precondition did not hold: another client wrote in between. Nothing was applied.
-    Conflict,
-    /// Nothing was applied.
-    Refused {
-        /// Why.
-        why: String,
-        /// The pause that the server asks for.
-        retry_after: Option<Duration>,
-    },
-    /// The write may have been applied, or may still be.
-    Unknown {
-        /// Why that is not known.
-        why: String,
-        /// The pause that the server asks for.
-        retry_after: Option<Duration>,
-    },
-    /// Nothing was sent, because the write was no longer allowed when its turn came.
-    Cancelled {
-        /// The change that forbids it.
-        why: &'static str,
-    },
-    /// Nothing was sent, because the mode of the shoot is observe.
-    KeptBack,
-}
-
-impl RequestOutcome {
-    /// Why it failed; none if it did not fail.
-    #[must_use]
-    pub fn error(&self) -> Option<&str> {
-        match self {
-            Self::Refused { why, .. } | Self::Unknown { why, .. } => Some(why),
-            Self::Done | Self::Conflict | Self::Cancelled { .. } | Self::KeptBack => None,
-        }
-    }
-
-    /// One of each kind.
-    pub(crate) fn of_writes() -> [Self; 6] {
-        let (why, retry_after) = (String::new(), None);
-        [
-            Self::Done,
-            Self::Conflict,
-            Self::Refused {
-                why: why.clone(),
-                retry_after,
-            },
-            Self::Unknown { why, retry_after },
-            Self::Cancelled { why: "" },
-            Self::KeptBack,
-        ]
-    }
-
-    /// The result of a write, as a label value.
-    pub(crate) const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Done => "applied",
-            Self::Conflict => "conflict",
-            Self::Refused { .. } => "refused",
-            Self::Unknown { .. } => "unknown",
-            Self::Cancelled { .. } => "cancelled",
-            Self::KeptBack => "kept_back",
-        }
-    }
-}
 
 /// The times that one shoot's reconciliations pass on to the next.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]

@@ -11,10 +11,10 @@ use watchdog_api::prober::ResourceRef;
 use watchdog_api::unix_time::micros;
 
 use super::Direction;
-use super::attempts::RequestOutcome;
 use super::decision::{Decision, EvidenceCounts, ReportedOutcome};
-use super::next_step::Request;
 use super::other_writes::OtherWrite;
+use super::request::Request;
+use super::request::RequestOutcome;
 
 /// The incidents of a shoot that are known: bounded by what one incident can hold.
 #[derive(Debug, Clone, Default, PartialEq)]

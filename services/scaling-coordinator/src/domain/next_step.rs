@@ -8,7 +8,6 @@
 //! lower levels have *reached* theirs, as a read right before the write shows, not an earlier watch (S3). If a resource
 //! of a lower level was not [read](Dependent::read), the step is to read it.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,42 +19,9 @@ use watchdog_api::workload::RecordedReplicas;
 use super::Direction;
 use super::attempts::{Attempts, FlowHints, read_pause};
 use super::observed::{Dependent, ObservedResource};
+use super::request::Request;
 use super::resource_step::{PlannedStep, ResourceStep, ResourceWrite, plan_step};
 use super::status::{FlowState, FlowStatus, Progress, ResourceState};
-
-/// A request to make on a resource.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Request {
-    /// The resource.
-    pub reference: ResourceRef,
-    /// The direction.
-    pub direction: Direction,
-    /// The duration of one try on the resource.
-    pub timeout: Duration,
-    /// The change, and the version that the resource must still have. Without a change the resource is read, and its
-    /// scale sub-resource if the resource itself does not show its replicas.
-    pub write: Option<(ResourceWrite, Arc<str>)>,
-}
-
-impl Request {
-    /// Returns true if the Cluster must be confirmed right before the request, because that changes a replica count or
-    /// leads to such a change (S4).
-    #[must_use]
-    pub fn needs_cluster(&self) -> bool {
-        let write = self.write.as_ref();
-        write.is_some_and(|(write, _)| *write != ResourceWrite::CleanUp)
-    }
-}
-
-/// The change, in words.
-impl fmt::Display for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.write {
-            Some((write, _)) => write.fmt(f),
-            None => f.write_str("read"),
-        }
-    }
-}
 
 /// The next step of a shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use watchdog_api::workload::{IgnoreScaling, RecordedReplicas};
 
 use super::Direction;
 use super::decision::{ReceivedVerdict, ReportedOutcome};
-use super::next_step::Request;
 use super::observed::{Dependent, Observed, ObservedResource};
+use super::request::Request;
 use super::resource_step::ResourceWrite;
 
 pub(crate) const S: Duration = Duration::from_secs(1);

@@ -14,8 +14,9 @@ use scaling_coordinator::domain::attempts::FlowHints;
 use scaling_coordinator::domain::decision::{
     CONFIRMATION_WAIT, ReceivedVerdict, ReportedOutcome as Says, StreamCounts, decide,
 };
-use scaling_coordinator::domain::next_step::{Request, next_step};
+use scaling_coordinator::domain::next_step::next_step;
 use scaling_coordinator::domain::observed::{Dependent, Observed};
+use scaling_coordinator::domain::request::Request;
 use tokio::time::Instant;
 use watchdog_api::policy::Mode;
 

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::ObjectReference;
 use watchdog_kube::events::Notice;
 
-use super::state::Deletion;
+use super::deletion::Deletion;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::Pod;
 

@@ -16,6 +16,7 @@ use watchdog_runtime::clock::Clock;
 use watchdog_runtime::work_queue::WorkQueue;
 use watchdog_watch_stream::server::StreamStore;
 
+use super::deletion::Deletion;
 use super::notices;
 use crate::cluster::watches::WatchUpdate;
 use crate::domain::deletion_result::DeletionResult;
@@ -33,16 +34,6 @@ pub(crate) struct ServiceState {
     pub(crate) endpoints: Endpoints,
     /// When its readiness last changed, or when it was first seen.
     pub(crate) since: UnixTime,
-}
-
-/// A pod that must be deleted now, and why.
-#[derive(Debug, Clone)]
-pub(crate) struct Deletion {
-    pub(crate) service: NamespacedName,
-    pub(crate) recovery: Recovery,
-    pub(crate) pod: Arc<Pod>,
-    /// When its crash loop was seen.
-    pub(crate) seen_at: UnixTime,
 }
 
 /// The state behind a lock, which is never held across an await.

@@ -12,8 +12,9 @@ use watchdog_kube::events::EventSink;
 use watchdog_kube::leadership::{Leadership, Permit};
 use watchdog_runtime::work_queue::WorkItem;
 
+use super::deletion::Deletion;
 use super::notices;
-use super::state::{Deletion, SharedState, weeder_span};
+use super::state::{SharedState, weeder_span};
 use crate::cluster::deletion;
 use crate::cluster::pace::Pace;
 use crate::domain::deletion_result::DeletionResult;

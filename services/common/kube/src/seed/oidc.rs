@@ -24,8 +24,7 @@ use watchdog_api::kubeconfig::{PluginCredentials, basic, bearer, proxy_of, token
 use watchdog_certificates::ServerTrust;
 use watchdog_runtime::failure::chain;
 
-use super::renewal::header_of;
-use super::transport::SeedEndpoint;
+use super::transport::{SeedEndpoint, header_of};
 use super::{host_authorities, of_field, read_file, trust};
 
 /// The issuer answers within this time.

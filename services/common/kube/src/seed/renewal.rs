@@ -8,12 +8,12 @@ use http::header::AUTHORIZATION;
 use http::{HeaderValue, Request, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use kube::client::Body;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, bearer, token_of_file};
 
-use super::transport::SeedEndpoint;
+use super::transport::{SeedEndpoint, header_of};
 use super::{of_field, read_file};
 
 /// Credentials are fetched again this long before they end, or half of their life if that is shorter.
@@ -129,14 +129,6 @@ fn credentials(authorization: Option<SecretString>) -> PluginCredentials {
         authorization,
         ..PluginCredentials::default()
     }
-}
-
-/// A header that nobody logs.
-pub(super) fn header_of(credentials: &SecretString) -> anyhow::Result<HeaderValue> {
-    let header = HeaderValue::try_from(credentials.expose_secret());
-    let mut header = header.context("the credentials have characters that no HTTP header can carry")?;
-    header.set_sensitive(true);
-    Ok(header)
 }
 
 // === impl RenewedClient ===

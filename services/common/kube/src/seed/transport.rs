@@ -1,7 +1,7 @@
 //! Connections to the seed: TCP, a proxy, TLS.
 
 use anyhow::Context as _;
-use http::Uri;
+use http::{HeaderValue, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client as HttpClient;
@@ -12,14 +12,13 @@ use kube::client::ConfigExt as _;
 use kube::config::Config;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use secrecy::ExposeSecret as _;
+use secrecy::{ExposeSecret as _, SecretString};
 use tokio::net::TcpStream;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 use watchdog_api::kubeconfig::{ClientCertificate, Proxy, basic};
 use watchdog_certificates::{ServerTrust, client_config};
 
-use super::renewal::header_of;
 use super::send_before::TimedBody;
 
 /// The parts that all clients of one seed have in common.
@@ -115,4 +114,12 @@ struct ProxyFailed {
     remedy: &'static str,
     #[source]
     error: BoxError,
+}
+
+/// A header that nobody logs.
+pub(super) fn header_of(credentials: &SecretString) -> anyhow::Result<HeaderValue> {
+    let header = HeaderValue::try_from(credentials.expose_secret());
+    let mut header = header.context("the credentials have characters that no HTTP header can carry")?;
+    header.set_sensitive(true);
+    Ok(header)
 }

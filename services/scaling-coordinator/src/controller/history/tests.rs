@@ -8,12 +8,12 @@ use watchdog_runtime::telemetry;
 
 use super::{log, measure};
 use crate::domain::Direction;
-use crate::domain::attempts::RequestOutcome;
 use crate::domain::decision::{
     Decision, EvidenceCounts, ReceivedVerdict, ReportedOutcome, StreamCounts, decide,
 };
 use crate::domain::incident::ShootIncidents;
 use crate::domain::other_writes::OtherWrite;
+use crate::domain::request::RequestOutcome;
 use crate::domain::testing::{S, verdict, write};
 
 const KCM: &str = "kube-controller-manager";

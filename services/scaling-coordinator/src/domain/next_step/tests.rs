@@ -6,8 +6,8 @@ use watchdog_api::workload::FieldWriters;
 
 use self::bench::{Bench, DOWN, UP, refused};
 use super::*;
-use crate::domain::attempts::RequestOutcome;
 use crate::domain::observed::Observed;
+use crate::domain::request::RequestOutcome;
 use crate::domain::testing::{S, held, recorded, seen, starting, stopping, unread};
 
 #[test]

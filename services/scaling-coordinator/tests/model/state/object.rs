@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use scaling_coordinator::domain::Direction;
-use scaling_coordinator::domain::next_step::Request;
 use scaling_coordinator::domain::observed::ObservedResource;
+use scaling_coordinator::domain::request::Request;
 use watchdog_api::prober::{DependentResource, ResourceRef, ScaleInfo};
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas};
 

@@ -1,6 +1,7 @@
 //! The fate of requests and processes, and of the shoot at a handover.
 
-use scaling_coordinator::domain::attempts::{FlowHints, RequestOutcome};
+use scaling_coordinator::domain::attempts::FlowHints;
+use scaling_coordinator::domain::request::RequestOutcome;
 use scaling_coordinator::domain::resource_step::ResourceWrite;
 
 use super::object::index;

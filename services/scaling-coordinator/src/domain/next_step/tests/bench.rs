@@ -6,8 +6,8 @@ use std::time::Duration;
 use watchdog_api::prober::DependentResource;
 
 use super::super::*;
-use crate::domain::attempts::RequestOutcome;
 use crate::domain::observed::Observed;
+use crate::domain::request::RequestOutcome;
 use crate::domain::testing::{dependent_of, gardener, start};
 
 pub(super) const DOWN: Option<Direction> = Some(Direction::Down);

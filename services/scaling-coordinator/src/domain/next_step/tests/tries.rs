@@ -1,7 +1,7 @@
 use super::super::*;
 use super::bench::{Bench, DOWN, MS, UP, refused};
-use crate::domain::attempts::RequestOutcome;
 use crate::domain::observed::Observed;
+use crate::domain::request::RequestOutcome;
 use crate::domain::testing::{S, held, recorded, seen, starting, stopping};
 
 #[test]
