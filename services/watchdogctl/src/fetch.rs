@@ -6,7 +6,6 @@ use futures::future::try_join_all;
 use prost::{Message, Name};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
-use watchdog_api::text::printable;
 use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
 use watchdog_client::follow::Received;
 use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
@@ -22,6 +21,7 @@ use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::program::Program;
+use crate::render::text::missing_replicas;
 
 /// Pages at most: a server that sends more than any seed can have is broken.
 const MAX_PAGES: usize = 1_000;
@@ -173,7 +173,7 @@ impl ProgramDialer {
                 answer.completeness
             }
         };
-        found.missing = missing(program, completeness.as_ref());
+        found.missing = missing_replicas(program, completeness.as_ref());
         Ok(found)
     }
 }
@@ -199,18 +199,4 @@ pub(crate) async fn of_shoots<T, R: From<ItemPage<T>>>(
         completeness,
     };
     Ok(page.into())
-}
-
-/// The replicas whose items may be absent from an answer.
-pub(crate) fn missing(program: Program, completeness: Option<&Completeness>) -> Vec<String> {
-    match completeness.filter(|found| !found.complete) {
-        None => Vec::new(),
-        Some(incomplete) if incomplete.missing_replicas.is_empty() => {
-            vec![format!("{program} (no leader, or replicas not listed yet)")]
-        }
-        Some(incomplete) => {
-            let replicas = incomplete.missing_replicas.iter();
-            replicas.map(|replica| printable(replica)).collect()
-        }
-    }
 }

@@ -11,7 +11,6 @@ use crate::api_message::ApiMessage;
 use crate::args::ConnectArgs;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch;
 use crate::program::Program;
 use crate::render::incident::ShootIncident;
 use crate::render::table::{Cell, Style, TextTable};
@@ -39,7 +38,8 @@ fn written(
     for SeedAnswer { seed, result } in answers {
         match result {
             Ok(answer) => {
-                let missing = fetch::missing(Program::ScalingCoordinator, answer.completeness.as_ref());
+                let missing =
+                    text::missing_replicas(Program::ScalingCoordinator, answer.completeness.as_ref());
                 gaps.add_missing(missing.into_iter().map(|replica| match seed.as_str() {
                     "" => replica,
                     seed => format!("{seed}: {replica}"),

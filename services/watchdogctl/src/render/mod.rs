@@ -14,7 +14,6 @@ use serde::Serialize;
 use watchdog_proto::stream::v1::Completeness;
 
 use crate::error::CommandError;
-use crate::fetch;
 use crate::program::Program;
 use table::Style;
 
@@ -80,7 +79,7 @@ pub(crate) fn code_block(lines: &str) -> String {
 
 /// The line about replicas whose items an answer may lack.
 pub(crate) fn incomplete(program: Program, found: Option<&Completeness>, frame: &Frame) -> String {
-    missing(&fetch::missing(program, found), frame)
+    missing(&text::missing_replicas(program, found), frame)
 }
 
 fn missing(missing: &[String], frame: &Frame) -> String {
@@ -141,7 +140,7 @@ impl AnswerGaps {
 
     /// Notes the replicas that an answer misses.
     pub(crate) fn note_completeness(&mut self, program: Program, found: Option<&Completeness>) {
-        self.add_missing(fetch::missing(program, found));
+        self.add_missing(text::missing_replicas(program, found));
     }
 
     /// Adds the replicas that an answer misses, each once.

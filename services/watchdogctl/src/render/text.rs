@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use watchdog_api::text::printable;
 use watchdog_client::wire::forward;
 use watchdog_proto::probe::v1::{Evidence, Outcome, ZoneEvidence};
 use watchdog_proto::scaling::v1::{ResourceRef, ShootScaling};
+use watchdog_proto::stream::v1::Completeness;
+
+use crate::program::Program;
 
 /// Outcomes, the most urgent first.
 pub(crate) const OUTCOMES: [Outcome; 9] = [
@@ -159,6 +163,20 @@ pub(crate) fn since(sent: Option<prost_types::Timestamp>, now: Timestamp) -> Str
 /// The time from one moment to another; none if that was before.
 pub(crate) fn passed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}
+
+/// The replicas whose items may be absent from an answer.
+pub(crate) fn missing_replicas(program: Program, completeness: Option<&Completeness>) -> Vec<String> {
+    match completeness.filter(|found| !found.complete) {
+        None => Vec::new(),
+        Some(incomplete) if incomplete.missing_replicas.is_empty() => {
+            vec![format!("{program} (no leader, or replicas not listed yet)")]
+        }
+        Some(incomplete) => {
+            let replicas = incomplete.missing_replicas.iter();
+            replicas.map(|replica| printable(replica)).collect()
+        }
+    }
 }
 
 #[cfg(test)]

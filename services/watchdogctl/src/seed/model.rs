@@ -18,8 +18,8 @@ use watchdog_proto::weeder::v1::Weeder;
 use super::cell::{CellInput, CellState, ShootCell};
 use crate::api_message::ApiMessage;
 use crate::error::CommandError;
-use crate::fetch::missing;
 use crate::program::Program;
+use crate::render::text::missing_replicas;
 
 /// The reports of a program count as current for this time after its stream was lost: a stream is opened again within
 /// seconds.
@@ -227,9 +227,11 @@ impl SeedModel {
         match update {
             Update::Snapshot(_, completeness) => {
                 (followed.has_snapshot, followed.lost) = (true, None);
-                followed.missing = missing(program, Some(completeness));
+                followed.missing = missing_replicas(program, Some(completeness));
             }
-            Update::Completeness(completeness) => followed.missing = missing(program, Some(completeness)),
+            Update::Completeness(completeness) => {
+                followed.missing = missing_replicas(program, Some(completeness))
+            }
             Update::Skipped(_) => followed.unreadable += 1,
             Update::Lost(failure) => {
                 self.on_lost(program, CommandError::of_failure(program.as_str(), failure), now);
