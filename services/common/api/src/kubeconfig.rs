@@ -31,8 +31,8 @@ pub struct ShootAccess {
     pub authorities: Option<Vec<CertificateDer<'static>>>,
     /// Name to expect in the server's certificate instead of the host in `server`.
     pub tls_server_name: Option<ServerName<'static>>,
-    /// The bearer token. Beside a certificate both are sent, as kubectl does; the API server takes the certificate if it
-    /// is valid.
+    /// The bearer token. Beside a certificate both are sent, as kubectl does; the API server takes the certificate if
+    /// it is valid.
     pub token: Option<SecretString>,
     /// The certificate of the TLS handshake.
     pub client_certificate: Option<ClientCertificate>,

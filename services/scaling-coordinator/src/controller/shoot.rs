@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(incident.until_first_write(), Some(7 * S));
     }
 
-    /// The hours before are nobody's reaction.
+    /// In the hours before, there was nothing to react to.
     #[test]
     fn a_loss_of_a_shoot_that_was_healthy_or_not_protected_counts_from_the_end_of_that() {
         let found = start();

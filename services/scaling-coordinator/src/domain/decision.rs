@@ -260,8 +260,8 @@ impl ReceivedVerdict {
 }
 
 /// The decision that no verdict can change: by the Cluster, the leadership and the mode, in this order. None if the
-/// verdicts count. `of_cluster` is what the Cluster alone decides (S4), and `not_leading` says why this replica does not
-/// lead.
+/// verdicts count. `of_cluster` is what the Cluster alone decides (S4), and `not_leading` says why this replica does
+/// not lead.
 pub(crate) fn decide_without_verdicts(
     of_cluster: Option<Decision>,
     not_leading: Option<String>,

@@ -1,4 +1,4 @@
-//! What the leader takes from the state.
+//! A deletion, which the leader takes from the state.
 
 use std::sync::Arc;
 

@@ -84,7 +84,7 @@ mod tests {
     /// How long a replica may act in the test.
     const LEADS_FOR: Duration = Duration::from_millis(20);
 
-    /// What left before is received within this time.
+    /// A request that left before is received within this time.
     const FROZEN_FOR: Duration = Duration::from_millis(300);
 
     /// Answers requests on a thread of its own, and counts them.

@@ -144,7 +144,8 @@ fn a_first_look_at_silent_leases_proves_no_health() {
     );
 }
 
-/// What made the loss known may be over: an external endpoint answers again, or the grace period was made longer.
+/// The reason why the loss was known may be over: an external endpoint answers again, or the grace period was made
+/// longer.
 #[test]
 fn leases_that_a_connected_kubelet_would_have_renewed_do_not_end_a_loss() {
     let (list, renewals) = leases(&[4, 9, 16, 16, 16]);

@@ -131,8 +131,8 @@ fn the_first_of_several_ways_counts() {
     }
 }
 
-/// kubectl refuses each of these: "more than one authentication method", "authProvider cannot be provided in combination
-/// with an exec plugin" and "invalid apiVersion".
+/// kubectl refuses each of these: "more than one authentication method", "authProvider cannot be provided in
+/// combination with an exec plugin" and "invalid apiVersion".
 #[test]
 fn a_user_that_kubectl_refuses_is_refused_with_what_to_do() {
     const TWO: &str =
