@@ -13,7 +13,10 @@ fn a_plugin_that_hangs_is_named_while_it_does() {
     fs::write(&gate, "").unwrap();
     // It ends with the gate, so that no process is left behind.
     let wait = format!("while [ -e {} ]; do sleep 0.1; done; exit 1", gate.display());
-    let exec = serde_json::json!({"command": "/bin/sh", "args": ["-c", wait], "interactiveMode": "Never"});
+    let api_version = "client.authentication.k8s.io/v1";
+    let exec = serde_json::json!({
+        "apiVersion": api_version, "command": "/bin/sh", "args": ["-c", wait], "interactiveMode": "Never",
+    });
     let document = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: seed\n\
          clusters: [{{name: seed, cluster: {{server: \"https://127.0.0.1:1\"}}}}]\n\
