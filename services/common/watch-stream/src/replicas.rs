@@ -16,6 +16,9 @@ use watchdog_runtime::rpc_metrics::Measured;
 use crate::client::{Update, follow};
 use crate::item::StreamItem;
 
+/// Replicas that are followed at most. Each probes a share of the shoots; a seed with 10,000 of them needs a handful.
+pub const MAX_REPLICAS: usize = 64;
+
 /// Where the replicas are, and how they are called.
 #[derive(Debug)]
 pub struct ReplicaEndpoints {
@@ -57,9 +60,7 @@ pub async fn follow_replicas(
     // The first list counts as a change.
     let mut listed = addresses.has_changed().unwrap_or(true);
     loop {
-        // No more than are read of the membership Leases.
-        let mut current = addresses.borrow_and_update().clone();
-        current.retain(|replica, _| Some(replica) != me.as_ref());
+        let current = at_most(addresses.borrow_and_update().clone(), me.as_deref());
         tasks.retain(|replica, (address, task)| {
             let stays = current.get(replica) == Some(address);
             if !stays {
@@ -95,6 +96,20 @@ pub async fn follow_replicas(
             Ok(()) = addresses.changed() => listed = true,
         }
     }
+}
+
+/// The first [`MAX_REPLICAS`], apart from this one.
+fn at_most(mut replicas: BTreeMap<Arc<str>, Arc<str>>, me: Option<&str>) -> BTreeMap<Arc<str>, Arc<str>> {
+    replicas.retain(|replica, _| Some(&**replica) != me);
+    if replicas.len() > MAX_REPLICAS {
+        tracing::error!(
+            stream = Verdict::STREAM,
+            replicas = replicas.len(),
+            followed = MAX_REPLICAS,
+            "there are more replicas than one process can follow; some are not followed"
+        );
+    }
+    replicas.into_iter().take(MAX_REPLICAS).collect()
 }
 
 async fn follow_one(
