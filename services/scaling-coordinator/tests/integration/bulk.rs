@@ -97,11 +97,13 @@ async fn many_shoots_at_once_keep_the_rate_and_take_turns_and_rest_costs_nothing
         "{} requests took {took} s, at least {least} s are due",
         requests.len()
     );
-    // The Cluster and a write; the Cluster, a read and a write. A conflict costs another write and a read.
+    // The Cluster and a write; the Cluster, a read and a write. A conflict costs another write and a read. A Cluster
+    // that was confirmed holds for 5 s: on a machine that takes longer, it is confirmed again, and so are the reads.
     let conflicts = requests.iter().filter(|request| request.code == 409).count();
+    let times = 1 + (took / 5.0) as usize;
     assert!(
-        requests.len() <= SHOOTS * 5 + 2 * conflicts,
-        "{} requests, {conflicts} conflicts",
+        requests.len() <= SHOOTS * 5 * times + 2 * conflicts,
+        "{} requests in {took} s, {conflicts} conflicts",
         requests.len()
     );
     let writes: Vec<_> = requests.into_iter().filter(AuditEntry::is_write).collect();
