@@ -715,7 +715,7 @@ type Weeder struct {
 	Remaining *durationpb.Duration `protobuf:"bytes,10,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	// Dependants in CrashLoopBackOff that are not deleted, oldest first, at most 32.
 	LeftAlone []*LeftAlone `protobuf:"bytes,11,rep,name=left_alone,json=leftAlone,proto3" json:"left_alone,omitempty"`
-	// True if the weeder found the service ready in a list, for example after a restart.
+	// True if the weeder found the service ready in a list, for example after a restart or when a watch began anew.
 	FoundReady bool `protobuf:"varint,12,opt,name=found_ready,json=foundReady,proto3" json:"found_ready,omitempty"`
 	// Time when the weeder begins to delete: later than start_time if readyFor is set or the service flaps.
 	DeleteStartTime *timestamppb.Timestamp `protobuf:"bytes,13,opt,name=delete_start_time,json=deleteStartTime,proto3" json:"delete_start_time,omitempty"`

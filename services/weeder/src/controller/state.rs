@@ -145,7 +145,7 @@ impl WeederState {
         update: WatchUpdate<Slice>,
         now: UnixTime,
     ) {
-        let mut affected = BTreeSet::new();
+        let (mut affected, mut stayed_ready) = (BTreeSet::new(), BTreeSet::new());
         let in_list = matches!(update, WatchUpdate::Listed(_));
         let service_of = |slice: &Slice| {
             let service = slice.service.clone()?;
@@ -180,45 +180,65 @@ impl WeederState {
             }
         };
         for slice in applied {
-            affected.extend(service_of(&slice));
+            let service = service_of(&slice);
+            affected.extend(service.clone());
+            let before = self.slices.get(&slice.key);
+            if before.is_some_and(|before| slice.stayed_ready_since(before)) {
+                stayed_ready.extend(service);
+            }
             // It may have moved from one service to another.
             let before = self.slices.insert(slice.key.clone(), slice);
             affected.extend(before.as_ref().and_then(service_of));
         }
         for service in affected {
             self.queue.add(&service.namespace);
-            self.service_changed(service, in_list, now);
+            // A list hides what was written before it: a service that was ready and is may not have been in between.
+            let before = self
+                .services
+                .get(&service)
+                .map(|before| before.endpoints.is_ready());
+            let was_ready = before.filter(|ready| !ready || !in_list || stayed_ready.contains(&service));
+            self.service_changed(service, was_ready, in_list, now);
         }
     }
 
-    fn service_changed(&mut self, key: NamespacedName, in_list: bool, now: UnixTime) {
-        let before = self.services.get(&key);
-        let was_ready = before.as_ref().map(|before| before.endpoints.is_ready());
+    /// `was_ready` is none if the service had no slice, or it is not known how it was.
+    fn service_changed(
+        &mut self,
+        key: NamespacedName,
+        was_ready: Option<bool>,
+        in_list: bool,
+        now: UnixTime,
+    ) {
         let slices = in_namespace(&self.slices, &key.namespace).map(|(_, slice)| slice);
         let slices: Vec<_> = { slices }
             .filter(|slice| slice.service.as_ref() == Some(&key.name))
             .collect();
         let endpoints = slices.iter().map(|slice| slice.endpoints);
         let endpoints = endpoints.reduce(Endpoints::plus);
-        let weeder = self.weeders.get(&key).map(|weeder| Weeder::clone(&weeder));
+        let mut weeder = self.weeders.get(&key).map(|weeder| Weeder::clone(&weeder));
+        let recent = weeder
+            .as_ref()
+            .map_or_else(Vec::new, |weeder| weeder.recent.clone());
+        let recovery = Recovery::of(was_ready, &slices, in_list, &recent, &self.config, now);
         if let Some(endpoints) = endpoints {
-            let unchanged = before.filter(|_| was_ready == Some(endpoints.is_ready()));
+            let before = self.services.get(&key);
+            let unchanged = before.filter(|before| before.endpoints.is_ready() == endpoints.is_ready());
             let since = unchanged.map_or(now, |before| before.since);
             let state = ServiceState { endpoints, since };
             self.services.upsert_unless(key.clone(), state, PartialEq::eq);
-            let recent = weeder.as_ref().map_or(&[][..], |weeder| &weeder.recent);
-            if let Some(recovery) = Recovery::of(was_ready, &slices, in_list, recent, &self.config, now) {
-                return self.start(&key, Weeder::new(recovery, recent.to_vec()), now);
-            }
         } else {
             self.services.remove(&key);
         }
-        if !endpoints.is_some_and(Endpoints::is_ready)
-            && let Some(mut weeder) = weeder
+        if (recovery.is_some() || !endpoints.is_some_and(Endpoints::is_ready))
+            && let Some(weeder) = &mut weeder
             && weeder.cancel(now)
         {
-            report_end(&key, &weeder);
-            self.weeders.upsert(key, weeder);
+            report_end(&key, weeder);
+            self.weeders.upsert(key.clone(), weeder.clone());
+        }
+        if let Some(recovery) = recovery {
+            self.start(&key, Weeder::new(recovery, recent), now);
         }
     }
 

@@ -133,6 +133,50 @@ fn a_recovery_ends_by_time_or_when_its_service_is_not_ready_again() {
     assert_eq!(state.delete_all(511), [""; 0]);
 }
 
+/// The watch was broken while the service was not ready.
+#[test]
+fn a_recovery_that_only_a_list_shows_counts_once() {
+    let mut state = recovered();
+    let gone = |state: &mut WeederState, name| {
+        state.pod(WatchUpdate::Removed(NamespacedName::new("shoot", name)), 150);
+    };
+    assert_eq!(state.delete_all(100), ["kube-apiserver"]);
+    gone(&mut state, "kube-apiserver");
+    state.crash(crashing("second", "apiserver", 150, 60), 160);
+    let unchanged = slice("etcd", true, 100, 50);
+    let undated = Slice {
+        triggered: None,
+        ..slice("etcd", true, 200, 90)
+    };
+    for slice in [unchanged, undated] {
+        state.list(vec![slice], 201);
+        assert_eq!(state.weeder().recovery.at, at(100));
+        assert_eq!(state.delete_all(201), [""; 0]);
+    }
+    let recovered_again = slice("etcd", true, 200, 90);
+    state.list(vec![recovered_again.clone()], 202);
+    assert_eq!(
+        (state.weeder().recovery.at, state.weeder().phase),
+        (at(200), Phase::Active)
+    );
+    assert_eq!(state.delete_all(202), ["second"]);
+    gone(&mut state, "second");
+    state.crash(crashing("third", "apiserver", 201, 95), 203);
+    state.list(vec![recovered_again], 204);
+    assert_eq!(state.delete_all(204), [""; 0]);
+
+    // One of its slices stayed ready, and so did the service.
+    let other = |second| Slice {
+        key: NamespacedName::new("shoot", "etcd-2"),
+        ..slice("etcd", true, second, 97)
+    };
+    state.slice(other(205), 205);
+    state.list(vec![slice("etcd", true, 200, 90), other(210)], 211);
+    assert_eq!(state.weeder().recovery.at, at(200));
+    state.list(vec![slice("etcd", true, 220, 99), other(222)], 230);
+    assert_eq!(state.weeder().recovery.at, at(220));
+}
+
 #[test]
 fn who_gains_the_lead_acts_on_every_recovery_that_is_young() {
     // Nobody leads, so nobody takes anything.
