@@ -64,8 +64,17 @@ async fn watches_that_are_dropped_or_compacted_are_opened_again() {
         eventually("the pods are watched again", || pod_watches(&seed) > watches).await;
         seed.crash("shoot", "first");
         seed.gone("shoot", "first").await;
-        // What happens while the server is away is forgotten before the watches come back.
+        // What happens while the server is away is forgotten before the watches come back: etcd, too, is as ready as it
+        // was when they broke.
+        seed.crashing("shoot", "successor", "apiserver");
+        let left = |w: &pb::Weeder| !w.left_alone.is_empty();
+        weeder
+            .wait("shoot", "etcd", "a successor is left alone", left)
+            .await;
         seed.api.stop().await.unwrap();
+        seed.next_second().await;
+        seed.service("shoot", "etcd", false);
+        seed.recover("shoot", "etcd");
         seed.crash("shoot", "second");
         seed.crashing("shoot", "kcm", "controller-manager");
         seed.service("shoot", "kube-apiserver", true);
@@ -73,6 +82,7 @@ async fn watches_that_are_dropped_or_compacted_are_opened_again() {
         seed.api.resume().await.unwrap();
         seed.gone("shoot", "kcm").await;
         seed.gone("shoot", "second").await;
+        seed.gone("shoot", "successor").await;
         weeder.stop().await;
     }
 }
