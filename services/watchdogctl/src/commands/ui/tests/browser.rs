@@ -142,20 +142,24 @@ async fn names_with_markup_are_text_everywhere() {
     page.close_at_home().await;
 }
 
-/// Draws all cells anew, and gives the milliseconds until the browser has laid them out.
-const DRAW_ALL: &str = "(() => {
+/// Draws a tenth of the cells anew and then all of them, and gives how many times longer the browser takes to lay out
+/// all. Each counts as its fastest draw of five: the others may share the processor with other tests.
+const ALL_TO_A_TENTH: &str = "(() => {
   const all = [...cells.values()].map(({ name, state, share, since, note }) => ({ name, state, share, since, note }));
-  const message = { ...seed, cells: all };
-  $('grid').replaceChildren();
-  cells.clear();
-  const start = performance.now();
-  onSeed(message);
-  document.body.getBoundingClientRect();
-  return performance.now() - start;
+  const fastest = (drawn) => Math.min(...Array.from({ length: 5 }, () => {
+    $('grid').replaceChildren();
+    cells.clear();
+    const start = performance.now();
+    onSeed({ ...seed, cells: drawn });
+    document.body.getBoundingClientRect();
+    return performance.now() - start;
+  }));
+  const tenth = fastest(all.slice(0, all.length / 10));
+  return fastest(all) / tenth;
 })()";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_shoots_are_drawn_within_a_second_and_the_keyboard_reaches_them() {
+async fn thousands_of_shoots_are_drawn_in_linear_time_and_the_keyboard_reaches_them() {
     let names: Vec<String> = (0..MANY)
         .map(|n| format!("shoot--project--cluster-{n:04}"))
         .collect();
@@ -171,12 +175,9 @@ async fn thousands_of_shoots_are_drawn_within_a_second_and_the_keyboard_reaches_
     )
     .await;
     assert_eq!(page.text("summary").await, "5,000 shoots: 1 cut off");
-    let mut took = Vec::new();
-    for _ in 0..3 {
-        took.push(page.eval(DRAW_ALL).await.as_f64().unwrap());
-    }
-    // The fastest of three: the others may share the processor with other tests.
-    assert!(took.iter().any(|millis| *millis < 1_000.0), "{took:?} ms");
+    // 10 if each cell takes its time, 100 if each takes it for each other.
+    let times = page.eval(ALL_TO_A_TENTH).await.as_f64().unwrap();
+    assert!(times < 30.0, "{times}");
     assert_eq!(page.eval("$('grid').children.length").await, MANY);
 
     // What is urgent comes first, in the list and in the grid.
