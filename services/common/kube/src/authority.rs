@@ -265,18 +265,19 @@ impl CertificateIssuer {
 
     fn report(&self, name: &'static str, secret: &str, outcome: Result<(), Failure>, blocks: bool) {
         let Err(failure) = outcome else {
-            return self.readiness.recovered(name);
+            self.readiness.recovered(name);
+            return;
         };
-        let reason = failure.reason.as_str();
-        tracing::warn!(
-            namespace = self.namespace,
-            secret,
-            reason,
-            blocks,
-            error = %failure,
-            "cannot follow a Secret with certificates; trying again"
-        );
-        self.readiness.failing(name, failure);
+        if self.readiness.failing(name, failure.clone()) {
+            tracing::warn!(
+                namespace = self.namespace,
+                secret,
+                reason = failure.reason.as_str(),
+                blocks,
+                error = %failure,
+                "cannot follow a Secret with certificates; trying again"
+            );
+        }
     }
 }
 

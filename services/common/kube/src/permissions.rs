@@ -228,8 +228,9 @@ impl PreflightAnswers {
                 }
                 let failure = error.failure();
                 let reason = failure.reason.as_str();
-                tracing::warn!(reason, %error, "cannot check the permissions on the seed; trying again");
-                self.readiness.failing(NAME, failure);
+                if self.readiness.failing(NAME, failure) {
+                    tracing::warn!(reason, %error, "cannot check the permissions on the seed; trying again");
+                }
                 return false;
             }
         };

@@ -206,10 +206,9 @@ where
                         failures = 0;
                         drop(blocker.take());
                         pauses.reset();
-                        if readiness.reason(name.clone()).is_some() {
+                        if readiness.recovered(name.clone()) {
                             tracing::info!(watch = %name, "watch works again");
                         }
-                        readiness.recovered(name.clone());
                     }
                     continue;
                 }
@@ -223,12 +222,10 @@ where
             );
             let error = RequestError::from(error);
             let failure = error.failure();
-            // One line, however long the seed does not answer: the metric counts the tries.
-            if readiness.reason(name.clone()) != Some(failure.reason) {
-                let reason = failure.reason.as_str();
+            let reason = failure.reason.as_str();
+            if readiness.failing(name.clone(), failure) {
                 tracing::warn!(watch = %name, reason, %error, "watch failed; trying again");
             }
-            readiness.failing(name.clone(), failure);
             if is_refused(&error) {
                 blocker.replace(readiness.block(name.clone(), "the seed refuses access"));
             }

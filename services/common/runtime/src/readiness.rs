@@ -127,32 +127,27 @@ impl Readiness {
         &self.instance
     }
 
-    /// The last try of a loop failed, and it tries again.
-    pub fn failing(&self, name: impl Into<Name>, failure: Failure) {
-        self.show(name, failure, SHOWN_FOR);
+    /// The last try of a loop failed, and it tries again. True if that is news: the try before did not fail, or for
+    /// another reason. One log line is enough then, however long it lasts.
+    pub fn failing(&self, name: impl Into<Name>, failure: Failure) -> bool {
+        self.show(name, failure, SHOWN_FOR)
     }
 
-    /// Shows a failure for this time. True if none of that name was shown.
+    /// Shows a failure for this time. True if none of that name with its reason was shown.
     pub(crate) fn show(&self, name: impl Into<Name>, failure: Failure, time: Duration) -> bool {
         let now = Instant::now();
+        let reason = failure.reason;
         let mut failures = self.failures.lock();
         failures.retain(|_, (until, _)| now < *until);
         let key = (name.into(), self.instance.clone());
-        failures.insert(key, (now + time, failure)).is_none()
+        let before = failures.insert(key, (now + time, failure));
+        before.is_none_or(|(_, before)| before.reason != reason)
     }
 
-    /// The last try of a loop succeeded, or the loop has ended.
-    pub fn recovered(&self, name: impl Into<Name>) {
-        self.failures.lock().remove(&(name.into(), self.instance.clone()));
-    }
-
-    /// Why the last try of a loop failed, if it did.
-    #[must_use]
-    pub fn reason(&self, name: impl Into<Name>) -> Option<Reason> {
-        let failures = self.failures.lock();
-        let shown = failures.get(&(name.into(), self.instance.clone()));
-        let shown = shown.filter(|(until, _)| Instant::now() < *until);
-        shown.map(|(_, failure)| failure.reason)
+    /// The last try of a loop succeeded, or the loop has ended. True if the try before failed.
+    pub fn recovered(&self, name: impl Into<Name>) -> bool {
+        let before = self.failures.lock().remove(&(name.into(), self.instance.clone()));
+        before.is_some_and(|(until, _)| Instant::now() < until)
     }
 
     /// Loops whose last try failed, and why.
@@ -284,7 +279,10 @@ mod tests {
         let readiness = Readiness::default();
         let peer = readiness.part("lease-probe-1");
         let blocker = readiness.block("clusters", "not listed yet");
-        readiness.failing("clusters", Failure::new(Reason::Forbidden, &"denied"));
+        assert!(readiness.failing("clusters", Failure::new(Reason::Timeout, &"no answer")));
+        let denied = || Failure::new(Reason::Forbidden, &"denied");
+        assert!(readiness.failing("clusters", denied()), "for another reason");
+        assert!(!readiness.failing("clusters", denied()));
         peer.failing("verdicts", Failure::new(Reason::Timeout, &"no answer within 5s"));
         let expected = [
             "clusters: not listed yet",
@@ -297,7 +295,7 @@ mod tests {
             *readiness.subscribe().borrow(),
             "a failure by itself blocks nothing"
         );
-        readiness.recovered("clusters");
+        assert!(readiness.recovered("clusters") && !readiness.recovered("clusters"));
         assert_eq!(readiness.lines(), expected[2..]);
         tokio::time::advance(SHOWN_FOR).await;
         assert_eq!(readiness.lines(), [""; 0]);

@@ -40,8 +40,16 @@ pub async fn follow<K, V, O, S, I>(
                 reconnects.increment(1);
                 let (server, reason) = (readiness.instance(), failure.reason.as_str());
                 let code = failure.code.map(tracing::field::debug);
-                tracing::warn!(stream = name, server, code, reason, error = %failure, "stream lost; connecting again");
-                readiness.failing(name, failure.clone());
+                if readiness.failing(name, failure.clone()) {
+                    tracing::warn!(
+                        stream = name,
+                        server,
+                        code,
+                        reason,
+                        error = %failure,
+                        "stream lost; connecting again"
+                    );
+                }
             }
             Update::Skipped(why) => {
                 SKIPPED.inc(StreamName(name));

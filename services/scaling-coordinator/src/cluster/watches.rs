@@ -169,8 +169,9 @@ impl ResourceWatch {
                     let failure = error.failure();
                     let reason = failure.reason.as_str();
                     blocker.because("cannot look up its kind on the seed");
-                    tracing::warn!(reason, %error, "cannot look up a kind on the seed; trying again");
-                    readiness.failing(name.clone(), failure);
+                    if readiness.failing(name.clone(), failure) {
+                        tracing::warn!(reason, %error, "cannot look up a kind on the seed; trying again");
+                    }
                 }
             }
             tokio::select! {

@@ -39,9 +39,10 @@ pub(crate) async fn discover(
             Err(error) => {
                 let failure = error.failure();
                 let reason = failure.reason.as_str();
-                tracing::warn!(reason, error = %failure, "cannot discover the APIs of the seed; trying again");
                 blocker.because("cannot discover the APIs of the seed");
-                readiness.failing("discovery", failure);
+                if readiness.failing("discovery", failure) {
+                    tracing::warn!(reason, %error, "cannot discover the APIs of the seed; trying again");
+                }
                 tokio::time::sleep(backoff.next_delay()).await;
                 continue;
             }

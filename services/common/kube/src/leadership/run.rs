@@ -247,8 +247,15 @@ impl LeaderElection {
         if conflict {
             tracing::info!(lease, reason, %error, "another process changed the Lease of the leader election");
         } else {
-            tracing::warn!(lease, writing, reason, %error, "a request of the leader election failed; trying again");
-            self.config.readiness.failing(LOOP, failure);
+            if self.config.readiness.failing(LOOP, failure) {
+                tracing::warn!(
+                    lease,
+                    writing,
+                    reason,
+                    %error,
+                    "a request of the leader election failed; trying again"
+                );
+            }
         }
         self.candidate.on_failed(self.sent, now, conflict);
     }

@@ -112,15 +112,26 @@ impl FollowedMembers {
             let done = self.turn().await;
             let pause = match &done {
                 Ok(()) => {
-                    self.readiness.recovered(name);
+                    if self.readiness.recovered(name) {
+                        tracing::info!(
+                            service = self.service,
+                            "requests about membership Leases work again"
+                        );
+                    }
                     self.blocker = None;
                     INTERVAL
                 }
                 Err(error) => {
                     let (service, failure) = (self.service, error.failure());
                     let reason = failure.reason.as_str();
-                    tracing::warn!(service, reason, %error, "a request about membership Leases failed; trying again");
-                    self.readiness.failing(name, failure);
+                    if self.readiness.failing(name, failure) {
+                        tracing::warn!(
+                            service,
+                            reason,
+                            %error,
+                            "a request about membership Leases failed; trying again"
+                        );
+                    }
                     RETRY_INTERVAL
                 }
             };
