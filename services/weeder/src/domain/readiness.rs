@@ -66,9 +66,9 @@ impl Endpoints {
 }
 
 impl Slice {
-    /// True if it was ready before and shows no change since: its date moves whenever an endpoint becomes ready or not.
+    /// True if it was ready before and shows no later change: its date moves whenever an endpoint becomes ready or not.
     pub(crate) fn stayed_ready_since(&self, before: &Self) -> bool {
-        before.endpoints.is_ready() && self.endpoints.is_ready() && before.triggered == self.triggered
+        before.endpoints.is_ready() && self.endpoints.is_ready() && self.triggered <= before.triggered
     }
 
     /// When it last changed by its own date, and the write of that change. The date may come from a clock that is

@@ -148,7 +148,8 @@ fn a_recovery_that_only_a_list_shows_counts_once() {
         triggered: None,
         ..slice("etcd", true, 200, 90)
     };
-    for slice in [unchanged, undated] {
+    let of_a_backup = slice("etcd", true, 90, 50);
+    for slice in [unchanged, of_a_backup, undated] {
         state.list(vec![slice], 201);
         assert_eq!(state.weeder().recovery.at, at(100));
         assert_eq!(state.delete_all(201), [""; 0]);
