@@ -135,7 +135,8 @@ impl Leadership {
         })
     }
 
-    /// Changes when this replica begins or ceases to lead, also by the passing of time.
+    /// Changes when this replica begins or ceases to lead, also by the passing of time, and when a renewal came so late
+    /// that it could not lead for a moment.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.state.leads.subscribe()
@@ -163,10 +164,16 @@ impl LeadershipSetter {
 
     /// In this order: a reader of "this replica leads" may act.
     fn set(&self, act_until: Option<Instant>, holds_lease: bool, leader: Option<Leader>) {
-        *self.state.act_until.lock() = act_until;
+        let before = std::mem::replace(&mut *self.state.act_until.lock(), act_until);
+        // Who has looked since saw that this replica must not act.
+        let has_lapsed = before.is_some_and(|until| until <= Instant::now());
         self.state.holds_lease.store(holds_lease, Ordering::Release);
         publish_if_changed(&self.state.leader, &leader);
-        publish_if_changed(&self.state.leads, &self.state.act_until().is_some());
+        let leads = self.state.act_until().is_some();
+        self.state.leads.send_if_modified(|shown| {
+            let before = std::mem::replace(shown, leads);
+            before != leads || has_lapsed
+        });
     }
 
     /// Waits until no permit is left. To be called once this replica does not lead.
@@ -243,6 +250,9 @@ mod tests {
         );
         assert_eq!(leadership.name_if_leading(), "");
         assert!(leadership.holds_lease(), "nobody else leads");
+        // The election was frozen, too: nobody has said that the time was over.
+        setter.lead(Some(Instant::now() + HOUR));
+        assert!(leads.has_changed().unwrap() && *leads.borrow_and_update());
         setter.follow(Some(other()));
         assert!(!leadership.holds_lease() && !*leads.borrow());
         assert_eq!(leadership.leader().borrow().as_ref(), Some(&other()));
