@@ -86,6 +86,8 @@ pub(crate) struct Observed {
     pub(crate) reported: Vec<(Millis, Outcome)>,
     /// When the nodes and machines were asked for.
     pub(crate) nodes_listed: Vec<Millis>,
+    /// When the external endpoint was asked.
+    pub(crate) external_asked: Vec<Millis>,
 }
 
 impl Observed {
@@ -244,7 +246,8 @@ impl ScriptedServer {
 
     /// The next answer of the external endpoint.
     async fn external(&self) -> Result<Response<Full<Bytes>>, ProbeFailure> {
-        let next = self.answers.lock().next();
+        let (now, next) = (self.now(), self.answers.lock().next());
+        self.observed.lock().external_asked.push(now);
         match next {
             Some(Ok(())) => Ok(response(StatusCode::OK, None, &json!({}))),
             Some(Err(ProbeFailure::Throttled(wait))) => {
