@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
-use tokio_util::sync::CancellationToken;
 use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 use watchdog_api::unix_time::UnixTime;
 
@@ -80,8 +79,9 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         }
     }
 
-    /// Probes until `stop` is cancelled; the first probe is one of `shoots` that may all start now.
-    pub async fn run(mut self, shoots: usize, stop: CancellationToken) {
+    /// Probes until the sender of the inputs is dropped; the first probe is one of `shoots` that may all start now. Safe
+    /// to cancel.
+    pub async fn run(mut self, shoots: usize) {
         let now = self.shared.now();
         let message = "The first probe has no result yet.".to_owned();
         let pending = self.verdicts.report(Outcome::Pending, message, now);
@@ -92,7 +92,6 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
             let due_at = self.shared.clock.instant_at(due.0);
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
                 changed = self.inputs.changed() => match changed {
                     // Somebody may just have mended what was broken: look soon, but not in a storm of changes.
                     Ok(()) => {
@@ -120,12 +119,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
             }
             SCHEDULE_LAG.record((), due_at.elapsed());
             let inputs = self.inputs.borrow_and_update().clone();
-            due = tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                // On the heap while it runs: a shoot is idle most of the time and would keep room for it.
-                due = Box::pin(self.probe(&inputs)) => due,
-            };
+            // On the heap while it runs: a shoot is idle most of the time and would keep room for it.
+            due = Box::pin(self.probe(&inputs)).await;
         }
     }
 

@@ -18,7 +18,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober;
@@ -147,7 +146,7 @@ async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
         [internal.clone(), external],
     );
     let lasts = Duration::from_millis(LASTS.unsigned_abs());
-    let run = prober.run(1, CancellationToken::new());
+    let run = prober.run(1);
     let ended = tokio::time::timeout(lasts, run).await;
     assert!(ended.is_err(), "the prober ended");
     std::mem::take(&mut *internal.observed.lock())
