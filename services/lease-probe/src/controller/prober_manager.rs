@@ -36,12 +36,13 @@ pub struct ProberManager {
     /// The verdicts of this replica.
     pub verdicts: VerdictStore,
     pub(crate) members: watch::Receiver<LiveMembers>,
+    rules: watch::Receiver<Arc<ProberConfig>>,
     connector: HttpConnector,
     inner: Mutex<ManagerState>,
 }
 
+#[derive(Default)]
 struct ManagerState {
-    config: Arc<ProberConfig>,
     clusters: HashMap<String, Cluster>,
     kubeconfigs: HashMap<(Endpoint, String), Access>,
     // Whose list is complete; until then a missing kubeconfig may still come.
@@ -62,44 +63,31 @@ impl ProberManager {
     #[must_use]
     pub fn new(
         shared: Arc<ProbeContext>,
-        config: Arc<ProberConfig>,
+        rules: watch::Receiver<Arc<ProberConfig>>,
         members: watch::Receiver<LiveMembers>,
         connector: HttpConnector,
     ) -> Arc<Self> {
-        let inner = ManagerState {
-            config,
-            clusters: HashMap::new(),
-            kubeconfigs: HashMap::new(),
-            listed: BTreeSet::new(),
-            clusters_listed: false,
-            probes: HashMap::new(),
-        };
         Arc::new(Self {
             shared,
             verdicts: StreamStore::new(),
             members,
+            rules,
             connector,
-            inner: Mutex::new(inner),
+            inner: Mutex::default(),
         })
     }
 
     /// Follows changes of the configuration and of the live members until `stop` is cancelled; then stops all
     /// probers.
-    pub async fn run(
-        self: Arc<Self>,
-        mut rules: watch::Receiver<Arc<ProberConfig>>,
-        stop: CancellationToken,
-    ) {
-        let mut members = self.members.clone();
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let (mut rules, mut members) = (self.rules.clone(), self.members.clone());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return self.stop(),
                 Ok(()) = rules.changed() => {}
                 Ok(()) = members.changed() => {}
             }
-            let mut inner = self.inner.lock();
-            inner.config = rules.borrow_and_update().clone();
-            self.reconcile_all(&mut inner);
+            self.reconcile_all(&mut self.inner.lock());
         }
     }
 
@@ -153,6 +141,7 @@ impl ProberManager {
             true => may_continue(cluster),
             false => may_start(cluster),
         };
+        let config = self.rules.borrow().clone();
         match settings {
             Err(reason) => {
                 inner.stop(shoot, reason.as_str());
@@ -165,9 +154,9 @@ impl ProberManager {
                 self.verdicts.upsert_unless(shoot.to_owned(), verdict, same);
             }
             // Which kubeconfigs there are is not known yet. Nothing that stops a probe waits for that.
-            Ok(_) if !inner.is_listed() => {}
+            Ok(_) if !inner.is_listed(&config) => {}
             Ok(settings) => {
-                let inputs = inner.inputs(shoot, settings);
+                let inputs = inner.inputs(shoot, settings, config);
                 match inner.probes.get(shoot) {
                     Some(running) => publish_if_changed(&running.inputs, &inputs),
                     None => self.start(inner, shoot, inputs),
@@ -278,8 +267,8 @@ impl ProberManager {
 }
 
 impl ManagerState {
-    fn is_listed(&self) -> bool {
-        let external = self.config.external_kube_config_secret_name.is_some();
+    fn is_listed(&self, config: &ProberConfig) -> bool {
+        let external = config.external_kube_config_secret_name.is_some();
         self.listed.contains(&Endpoint::Internal) && (!external || self.listed.contains(&Endpoint::External))
     }
 
@@ -289,8 +278,7 @@ impl ManagerState {
         }
     }
 
-    fn inputs(&self, shoot: &str, settings: ShootSettings) -> ProbeInputs {
-        let config = self.config.clone();
+    fn inputs(&self, shoot: &str, settings: ShootSettings, config: Arc<ProberConfig>) -> ProbeInputs {
         let access = |endpoint, secret: &str| match self.kubeconfigs.get(&(endpoint, shoot.to_owned())) {
             Some(access) => access.clone(),
             None => Err(ProbeFailure::Kubeconfig(format!(

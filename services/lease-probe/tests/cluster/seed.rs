@@ -47,7 +47,7 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
     let alone = LiveMembers::new([(me.clone(), true)]);
     let manager = ProberManager::new(
         ProbeContext::new(seed, Clock::start(), me, 1 << 20, rand::random::<f64>),
-        config(None),
+        watch::channel(config(None)).1,
         watch::channel(alone).1,
         LOCAL,
     );
