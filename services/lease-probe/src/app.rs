@@ -109,13 +109,13 @@ pub fn start(
     };
     let manager = ProberManager::new(
         shared,
-        rules.borrow().clone(),
+        rules.clone(),
         follow_members(base, &replica.membership, &view),
         HttpConnector {
             allow_local_addresses: config.args.allow_local_addresses,
         },
     );
-    let probing = manager.clone().run(rules.clone(), base.draining.clone());
+    let probing = manager.clone().run(base.draining.clone());
     base.tasks.critical("reconfigure", async {
         probing.await;
         Ok(())

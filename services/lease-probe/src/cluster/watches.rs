@@ -14,8 +14,8 @@ use watchdog_runtime::readiness::Readiness;
 use crate::domain::endpoint::Endpoint;
 
 /// Follows the Secrets with the kubeconfigs for one kind of endpoint until `stop` is cancelled. Their name comes from
-/// the configuration. When that changes, `on_change` receives none, because nothing is known of the Secrets of the
-/// other name, and they are followed instead.
+/// the configuration. When that changes, the Secrets of the other name are followed instead, of which nothing is known:
+/// as after a restore, a list comes first.
 ///
 /// # Errors
 /// As [`Watch::run`].
@@ -25,7 +25,7 @@ pub async fn kubeconfigs(
     mut config: watch::Receiver<Arc<ProberConfig>>,
     readiness: Readiness,
     stop: CancellationToken,
-    on_change: impl Fn(Option<Change<KubeconfigSecret>>) + Send + Sync,
+    on_change: impl Fn(Change<KubeconfigSecret>) + Send + Sync,
 ) -> anyhow::Result<()> {
     loop {
         let secret = secret_name(&config.borrow_and_update(), endpoint);
@@ -40,13 +40,12 @@ pub async fn kubeconfigs(
                 api: Api::<KubeconfigSecret>::all(seed.clone()),
                 config: Config::default().fields(&format!("metadata.name={secret}")),
             };
-            let on_change = |change| on_change(Some(change));
-            watch.run(readiness.clone(), stop.clone(), on_change).await
+            watch.run(readiness.clone(), stop.clone(), &on_change).await
         };
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
             result = follow => return result,
-            Ok(()) = renamed => on_change(None),
+            Ok(()) = renamed => on_change(Change::Restored),
         }
     }
 }

@@ -1,33 +1,21 @@
 //! One probe of the internal endpoint: the leases, and what else they must be judged with.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use watchdog_api::unix_time::UnixTime;
-
-use super::probe_context::{ProbeContext, ProbeInputs};
-use crate::cluster::shoot_client::ShootClient;
+use super::probe_context::ProbeInputs;
+use super::prober::Prober;
 use crate::cluster::transport::{Budget, Connector};
 use crate::domain::assessment::Assessment;
 use crate::domain::candidates::NodeIndex;
 use crate::domain::outcome::ProbeFailure;
-use crate::domain::probe_state::{ProbeState, ProbeStep};
+use crate::domain::probe_state::ProbeStep;
 use crate::domain::schedule::MACHINES_PAUSE;
 
 /// A loss rests on a list of leases that is no older than this when it is reported: lists of nodes and machines may
 /// take long, and the leases may be renewed meanwhile.
 const STALE_LIST: Duration = Duration::from_secs(2);
 
-/// The internal endpoint of a shoot, and what is known of the shoot by it.
-pub(super) struct InternalProbe<C: Connector> {
-    pub(super) shared: Arc<ProbeContext>,
-    pub(super) client: ShootClient<C>,
-    pub(super) state: ProbeState,
-    // Until then the seed's API server wants to be left alone.
-    pub(super) machines_paused_until: UnixTime,
-}
-
-impl<C: Connector> InternalProbe<C> {
+impl<R, C: Connector> Prober<R, C> {
     /// Takes over why the API server may have been away.
     pub(super) fn note_suspicion(&mut self) {
         if let Some(suspicion) = self.client.take_suspicion() {
@@ -44,7 +32,7 @@ impl<C: Connector> InternalProbe<C> {
 
     /// Lists the leases, and the nodes and machines if they matter. If those take long, the leases are listed once
     /// more.
-    pub(super) async fn ask(
+    pub(super) async fn ask_internal(
         &mut self,
         inputs: &ProbeInputs,
         budget: Budget,

@@ -1,20 +1,14 @@
 //! The probing of one shoot, from its start to its stop.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use futures::future::{Either, select};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, timeout_at};
 use watchdog_api::names::BACK_OFF_FOR_THROTTLED_REQUESTS;
 use watchdog_api::unix_time::UnixTime;
 
-use super::internal_probe::InternalProbe;
 pub use super::probe_context::{ProbeContext, ProbeInputs};
 use crate::cluster::connection::CachedConnection;
-use crate::cluster::kubeconfig::Access;
 use crate::cluster::shoot_client::{ShootClient, answers};
 use crate::cluster::transport::{Budget, Connector};
 use crate::domain::assessment::Assessment;
@@ -31,10 +25,13 @@ const MOST_WAKES: u32 = 3;
 
 /// Probes one shoot and reports its verdicts, new and renewed ones.
 pub struct Prober<R, C: Connector> {
-    shared: Arc<ProbeContext>,
+    pub(super) shared: Arc<ProbeContext>,
     inputs: watch::Receiver<ProbeInputs>,
     report: R,
-    internal: InternalProbe<C>,
+    pub(super) client: ShootClient<C>,
+    pub(super) state: ProbeState,
+    // Until then the seed's API server wants to be left alone.
+    pub(super) machines_paused_until: UnixTime,
     external: CachedConnection<C>,
     verdicts: VerdictBuilder,
     // When the last probe began.
@@ -65,12 +62,9 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         Self {
             inputs,
             report,
-            internal: InternalProbe {
-                shared: shared.clone(),
-                client: ShootClient::new(shoot, shared.seed.clone(), shared.clock, internal, limits.clone()),
-                state: ProbeState::at_place((shared.random)()),
-                machines_paused_until: UnixTime::default(),
-            },
+            client: ShootClient::new(shoot, shared.seed.clone(), shared.clock, internal, limits.clone()),
+            state: ProbeState::at_place((shared.random)()),
+            machines_paused_until: UnixTime::default(),
             external: CachedConnection::new(external, limits),
             verdicts: VerdictBuilder::new(shared.identity.clone(), shared.now()),
             started: UnixTime::default(),
@@ -85,8 +79,9 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         }
     }
 
-    /// Probes until `stop` is cancelled; the first probe is one of `shoots` that may all start now.
-    pub async fn run(mut self, shoots: usize, stop: CancellationToken) {
+    /// Probes until the sender of the inputs is dropped; the first probe is one of `shoots` that may all start now. Safe
+    /// to cancel.
+    pub async fn run(mut self, shoots: usize) {
         let now = self.shared.now();
         let message = "The first probe has no result yet.".to_owned();
         let pending = self.verdicts.report(Outcome::Pending, message, now);
@@ -97,11 +92,10 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
             let due_at = self.shared.clock.instant_at(due.0);
             tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
                 changed = self.inputs.changed() => match changed {
                     // Somebody may just have mended what was broken: look soon, but not in a storm of changes.
                     Ok(()) => {
-                        self.internal.state.forget_nodes();
+                        self.state.forget_nodes();
                         let soon = self.shared.now().after(MIN_SPACING);
                         due = due.min(soon.max(self.throttled_until));
                         continue;
@@ -110,14 +104,14 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
                 },
                 // Ask at once whether the API server is still there: an outage must be seen from its start. Not exactly
                 // at once, because a seed may lose all its connections together.
-                () = self.internal.client.disconnected(), if due > self.no_wake_before => {
+                () = self.client.disconnected(), if due > self.no_wake_before => {
                     let now = self.shared.now();
                     let soon = now.after(MIN_SPACING.mul_f64((self.shared.random)()));
                     let spaced = soon.max(self.started.after(MIN_SPACING));
                     due = due.min(spaced.max(self.no_wake_before).max(self.throttled_until));
                     // A server that closes its connections all the time, or idle ones, must not make the probes many.
                     let interval = self.inputs.borrow().config.probe_interval;
-                    let pause = (self.internal.state.renew_interval() / 2).max(interval / MOST_WAKES);
+                    let pause = (self.state.renew_interval() / 2).max(interval / MOST_WAKES);
                     self.no_wake_before = due.after(pause);
                     continue;
                 }
@@ -125,12 +119,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
             }
             SCHEDULE_LAG.record((), due_at.elapsed());
             let inputs = self.inputs.borrow_and_update().clone();
-            due = tokio::select! {
-                biased;
-                () = stop.cancelled() => return,
-                // On the heap while it runs: a shoot is idle most of the time and would keep room for it.
-                due = Box::pin(self.probe(&inputs)) => due,
-            };
+            // On the heap while it runs: a shoot is idle most of the time and would keep room for it.
+            due = Box::pin(self.probe(&inputs)).await;
         }
     }
 
@@ -146,7 +136,7 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         };
         let due = due.max(self.throttled_until);
         verdict.valid_until = schedule::valid_until(due, inputs.config.probe_timeout);
-        self.internal.state.reported(&verdict.outcome);
+        self.state.reported(&verdict.outcome);
         if verdict.is_turn() {
             tracing::info!(
                 outcome = verdict.outcome.as_str(),
@@ -207,8 +197,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         let now = self.shared.now();
         PROBES.inc(&failure.outcome());
         self.verdicts.count(endpoint, failure);
-        self.internal.note_suspicion();
-        let state = &mut self.internal.state;
+        self.note_suspicion();
+        let state = &mut self.state;
         // A 429 is an answer, but from now on kubelets may be throttled too.
         let since = match failure.is_throttled() {
             true => now,
@@ -234,7 +224,7 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
             self.close.is_some(),
         );
         if matches!(failure, ProbeFailure::MachinesThrottled(_)) {
-            due = due.min(self.internal.machines_paused_until.max(now));
+            due = due.min(self.machines_paused_until.max(now));
         }
         if failure.is_throttled() {
             THROTTLED.inc(());
@@ -247,23 +237,18 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         (verdict, due)
     }
 
-    /// Lists the leases, the nodes and machines if they matter, and asks the external endpoint at the same time if
-    /// there is one.
+    /// Lists the leases, the nodes and machines if they matter, and then asks the external endpoint if there is one.
     async fn ask(&mut self, inputs: &ProbeInputs) -> Result<Assessment, (Endpoint, ProbeFailure)> {
         let threshold = inputs.config.failure_threshold;
         let budget = Budget::starting_now(inputs.config.probe_timeout);
         let internal = |failure| (Endpoint::Internal, failure);
-        let Some(access) = &inputs.external else {
-            let now = self.shared.now();
-            self.internal.state.note_external(true, threshold, now);
-            return self.internal.ask(inputs, budget).await.map_err(internal);
-        };
-        let (mut found, answer) = self.ask_both(inputs, access, budget).await.map_err(internal)?;
+        let mut found = self.ask_internal(inputs, budget).await.map_err(internal)?;
         let lost_outside = found.outcome == Outcome::ExternalUnreachable;
+        let answer = self.ask_external(inputs, &found, budget).await;
         if let Some(Err(failure)) = &answer {
             self.verdicts.count(Endpoint::External, failure);
         }
-        let state = &mut self.internal.state;
+        let state = &mut self.state;
         match answer {
             None => {}
             // Nothing new is known: neither is a loss over because this replica could not ask.
@@ -289,40 +274,30 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         }
         if found.outcome == Outcome::ExternalUnreachable {
             // While the endpoint had its time to answer, some lease may have been renewed.
-            return self.internal.ask(inputs, budget).await.map_err(internal);
+            return self.ask_internal(inputs, budget).await.map_err(internal);
         }
         Ok(found)
     }
 
-    /// Asks both endpoints at the same time. Returns no answer of the external one after a loss, and none that comes
-    /// after the next expiry of a lease: an endpoint that hangs must not delay either.
-    async fn ask_both(
+    /// Asks the external endpoint after the leases were judged. Returns none after a loss, and if the answer does not
+    /// come before the next expiry of a lease: an endpoint that hangs must not delay either. Where there is no such
+    /// endpoint, none is away.
+    async fn ask_external(
         &mut self,
         inputs: &ProbeInputs,
-        access: &Access,
+        found: &Assessment,
         budget: Budget,
-    ) -> Result<(Assessment, Option<Result<(), ProbeFailure>>), ProbeFailure> {
-        let shared = self.shared.clone();
-        let internal = pin!(self.internal.ask(inputs, budget));
-        let external = pin!(answers(&mut self.external, access, budget));
-        match select(internal, external).await {
-            Either::Left((found, external)) => {
-                let found = found?;
-                let answer = match found.by_leases.is_loss() {
-                    true => None,
-                    false => {
-                        let until = found.next_change();
-                        let patience = until.map_or(Duration::MAX, |at| at.since(shared.now()));
-                        timeout(patience, external).await.ok()
-                    }
-                };
-                Ok((found, answer))
-            }
-            Either::Right((answer, internal)) => {
-                let found = internal.await?;
-                let answer = Some(answer).filter(|_| !found.by_leases.is_loss());
-                Ok((found, answer))
-            }
+    ) -> Option<Result<(), ProbeFailure>> {
+        let Some(access) = &inputs.external else {
+            return Some(Ok(()));
+        };
+        if found.by_leases.is_loss() {
+            return None;
         }
+        let next_change = found.next_change().map(|at| self.shared.clock.instant_at(at.0));
+        let until = next_change.map_or(budget.deadline, |at| at.min(budget.deadline));
+        timeout_at(until, answers(&mut self.external, access, budget))
+            .await
+            .ok()
     }
 }

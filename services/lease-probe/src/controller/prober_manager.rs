@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::eligibility::{ShootSettings, SkipReason, may_continue, may_start};
@@ -35,13 +36,14 @@ pub struct ProberManager {
     /// The verdicts of this replica.
     pub verdicts: VerdictStore,
     pub(crate) members: watch::Receiver<LiveMembers>,
+    rules: watch::Receiver<Arc<ProberConfig>>,
     connector: HttpConnector,
     inner: Mutex<ManagerState>,
 }
 
+#[derive(Default)]
 struct ManagerState {
-    config: Arc<ProberConfig>,
-    clusters: HashMap<String, ClusterFacts>,
+    clusters: HashMap<String, Cluster>,
     kubeconfigs: HashMap<(Endpoint, String), Access>,
     // Whose list is complete; until then a missing kubeconfig may still come.
     listed: BTreeSet<Endpoint>,
@@ -50,16 +52,10 @@ struct ManagerState {
     probes: HashMap<String, RunningProber>,
 }
 
-/// The settings that a Cluster yields, or the reason to skip it, under the start rules and under the stop rules.
-struct ClusterFacts {
-    start: Result<Arc<ShootSettings>, SkipReason>,
-    may_continue: Result<Arc<ShootSettings>, SkipReason>,
-}
-
 struct RunningProber {
+    // Closed when it is removed: both happen within the lock.
     inputs: watch::Sender<ProbeInputs>,
-    // Cancelled when it is removed: both happen within the lock.
-    stop: CancellationToken,
+    _task: AbortOnDropHandle<()>,
 }
 
 impl ProberManager {
@@ -67,52 +63,37 @@ impl ProberManager {
     #[must_use]
     pub fn new(
         shared: Arc<ProbeContext>,
-        config: Arc<ProberConfig>,
+        rules: watch::Receiver<Arc<ProberConfig>>,
         members: watch::Receiver<LiveMembers>,
         connector: HttpConnector,
     ) -> Arc<Self> {
-        let inner = ManagerState {
-            config,
-            clusters: HashMap::new(),
-            kubeconfigs: HashMap::new(),
-            listed: BTreeSet::new(),
-            clusters_listed: false,
-            probes: HashMap::new(),
-        };
         Arc::new(Self {
             shared,
             verdicts: StreamStore::new(),
             members,
+            rules,
             connector,
-            inner: Mutex::new(inner),
+            inner: Mutex::default(),
         })
     }
 
     /// Follows changes of the configuration and of the live members until `stop` is cancelled; then stops all
     /// probers.
-    pub async fn run(
-        self: Arc<Self>,
-        mut rules: watch::Receiver<Arc<ProberConfig>>,
-        stop: CancellationToken,
-    ) {
-        let mut members = self.members.clone();
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let (mut rules, mut members) = (self.rules.clone(), self.members.clone());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return self.stop(),
                 Ok(()) = rules.changed() => {}
                 Ok(()) = members.changed() => {}
             }
-            let mut inner = self.inner.lock();
-            inner.config = rules.borrow_and_update().clone();
-            self.reconcile_all(&mut inner);
+            self.reconcile_all(&mut self.inner.lock());
         }
     }
 
     /// Stops all probes.
     pub fn stop(&self) {
-        for (_, probe) in self.inner.lock().probes.drain() {
-            probe.stop.cancel();
-        }
+        self.inner.lock().probes.clear();
     }
 
     /// Returns true if the Clusters have been listed and none has this name.
@@ -150,18 +131,18 @@ impl ProberManager {
 
     /// Starts, changes or stops the probe of a shoot, whichever is right.
     fn reconcile(self: &Arc<Self>, inner: &mut ManagerState, shoot: &str) {
-        let Some(facts) = inner.clusters.get(shoot).filter(|_| self.is_witness(shoot)) else {
+        let Some(cluster) = inner.clusters.get(shoot).filter(|_| self.is_witness(shoot)) else {
             inner.stop(shoot, "the shoot was deleted or has other witnesses");
             self.verdicts.remove(&shoot.to_owned());
             return;
         };
         // A running probe stops by the stop rules only.
-        let wanted = if inner.probes.contains_key(shoot) {
-            &facts.may_continue
-        } else {
-            &facts.start
+        let settings = match inner.probes.contains_key(shoot) {
+            true => may_continue(cluster),
+            false => may_start(cluster),
         };
-        match wanted.clone() {
+        let config = self.rules.borrow().clone();
+        match settings {
             Err(reason) => {
                 inner.stop(shoot, reason.as_str());
                 let now = self.shared.now();
@@ -173,9 +154,9 @@ impl ProberManager {
                 self.verdicts.upsert_unless(shoot.to_owned(), verdict, same);
             }
             // Which kubeconfigs there are is not known yet. Nothing that stops a probe waits for that.
-            Ok(_) if !inner.is_listed() => {}
+            Ok(_) if !inner.is_listed(&config) => {}
             Ok(settings) => {
-                let inputs = inner.inputs(shoot, settings);
+                let inputs = inner.inputs(shoot, settings, config);
                 match inner.probes.get(shoot) {
                     Some(running) => publish_if_changed(&running.inputs, &inputs),
                     None => self.start(inner, shoot, inputs),
@@ -186,35 +167,30 @@ impl ProberManager {
 
     fn start(self: &Arc<Self>, inner: &mut ManagerState, shoot: &str, inputs: ProbeInputs) {
         let (sender, receiver) = watch::channel(inputs);
-        let stop = CancellationToken::new();
-        let running = RunningProber {
-            inputs: sender,
-            stop: stop.clone(),
-        };
-        inner.probes.insert(shoot.to_owned(), running);
-        let shoot: Arc<str> = shoot.into();
+        let name: Arc<str> = shoot.into();
         // Of the highest level, so that no filter takes the shoot from the lines of its prober.
-        let span = tracing::error_span!("prober", shoot = &*shoot);
+        let span = tracing::error_span!("prober", shoot);
         tracing::info!(parent: &span, "prober started");
         let (manager, shoots) = (self.clone(), inner.clusters.len());
-        let run = async move {
-            let probe = || {
-                let (reporter, of, stopped) = (manager.clone(), shoot.clone(), stop.clone());
-                let report = move |verdict| reporter.report(&of, &stopped, verdict);
-                let (shared, inputs) = (manager.shared.clone(), receiver.clone());
-                let prober = Prober::new(shared, inputs, report, shoot.clone(), [manager.connector; 2]);
-                prober.run(shoots, stop.clone())
-            };
-            supervise(&stop, probe).await;
+        let probe = move || {
+            let (reporter, of, inputs) = (manager.clone(), name.clone(), receiver.clone());
+            let report = move |verdict| reporter.report(&of, &inputs, verdict);
+            let (shared, inputs) = (manager.shared.clone(), receiver.clone());
+            let prober = Prober::new(shared, inputs, report, name.clone(), [manager.connector; 2]);
+            prober.run(shoots)
         };
-        tokio::spawn(run.instrument(span));
+        let running = RunningProber {
+            inputs: sender,
+            _task: AbortOnDropHandle::new(tokio::spawn(supervise(probe).instrument(span))),
+        };
+        inner.probes.insert(shoot.to_owned(), running);
     }
 
     /// Takes over the verdict of a prober unless that was stopped.
-    fn report(&self, shoot: &str, stopped: &CancellationToken, verdict: Verdict) {
+    fn report(&self, shoot: &str, inputs: &watch::Receiver<ProbeInputs>, verdict: Verdict) {
         // Within the lock, so that nothing is reported after it was stopped.
         let _inner = self.inner.lock();
-        if !stopped.is_cancelled() {
+        if !inputs.is_closed() {
             self.verdicts.upsert(shoot.to_owned(), verdict);
         }
     }
@@ -224,16 +200,22 @@ impl ProberManager {
 impl ProberManager {
     /// Takes over a change of the Clusters.
     pub fn cluster_changed(self: &Arc<Self>, change: &Change<Cluster>) {
+        let mut inner = self.inner.lock();
         match change {
             Change::ListBegins | Change::Restored => {}
-            Change::Applied(cluster) => self.cluster_applied(cluster),
+            Change::Applied(cluster) => {
+                let shoot = cluster.name();
+                if let Err(SkipReason::Malformed(reason)) = may_start(cluster) {
+                    tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is skipped");
+                }
+                inner.clusters.insert(shoot.to_owned(), cluster.clone());
+                self.reconcile(&mut inner, shoot);
+            }
             Change::Deleted(cluster) => {
-                let mut inner = self.inner.lock();
                 inner.clusters.remove(cluster.name());
                 self.reconcile(&mut inner, cluster.name());
             }
             Change::Synced(exist) => {
-                let mut inner = self.inner.lock();
                 inner.clusters_listed = true;
                 let exist: BTreeSet<&str> = exist.iter().map(|key| &*key.name).collect();
                 let gone = inner.clusters.extract_if(|shoot, _| !exist.contains(&**shoot));
@@ -244,34 +226,12 @@ impl ProberManager {
         }
     }
 
-    fn cluster_applied(self: &Arc<Self>, cluster: &Cluster) {
-        let Some(shoot) = cluster.metadata.name.clone() else {
-            return;
-        };
-        let start = may_start(cluster).map(Arc::new);
-        if let Err(SkipReason::Malformed(reason)) = &start {
-            tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is skipped");
-        }
-        let facts = ClusterFacts {
-            start,
-            may_continue: may_continue(cluster).map(Arc::new),
-        };
-        let mut inner = self.inner.lock();
-        inner.clusters.insert(shoot.clone(), facts);
-        self.reconcile(&mut inner, &shoot);
-    }
-
-    /// Takes over a change of the Secrets with the kubeconfigs for one kind of endpoint; none when those of another
-    /// name are watched from now on.
-    pub fn kubeconfig_changed(
-        self: &Arc<Self>,
-        endpoint: Endpoint,
-        change: Option<Change<KubeconfigSecret>>,
-    ) {
+    /// Takes over a change of the Secrets with the kubeconfigs for one kind of endpoint.
+    pub fn kubeconfig_changed(self: &Arc<Self>, endpoint: Endpoint, change: Change<KubeconfigSecret>) {
         let namespace = |secret: &KubeconfigSecret| secret.metadata.namespace.clone().unwrap_or_default();
         match change {
-            Some(Change::ListBegins | Change::Restored) => {}
-            Some(Change::Applied(secret)) => {
+            Change::ListBegins => {}
+            Change::Applied(secret) => {
                 let namespace = namespace(&secret);
                 let access = kubeconfig::access(secret.kubeconfig());
                 if let Err(failure) = &access {
@@ -281,13 +241,13 @@ impl ProberManager {
                 inner.kubeconfigs.insert((endpoint, namespace.clone()), access);
                 self.reconcile(&mut inner, &namespace);
             }
-            Some(Change::Deleted(secret)) => {
+            Change::Deleted(secret) => {
                 let key = (endpoint, namespace(&secret));
                 let mut inner = self.inner.lock();
                 inner.kubeconfigs.remove(&key);
                 self.reconcile(&mut inner, &key.1);
             }
-            Some(Change::Synced(exist)) => {
+            Change::Synced(exist) => {
                 let exist: BTreeSet<String> = exist.into_iter().map(|key| key.namespace).collect();
                 let mut inner = self.inner.lock();
                 inner
@@ -296,8 +256,8 @@ impl ProberManager {
                 inner.listed.insert(endpoint);
                 self.reconcile_all(&mut inner);
             }
-            // Running probes keep what they have.
-            None => {
+            // Running probes keep what they have until the list that follows is complete.
+            Change::Restored => {
                 let mut inner = self.inner.lock();
                 inner.kubeconfigs.retain(|(of, _), _| *of != endpoint);
                 inner.listed.remove(&endpoint);
@@ -307,20 +267,18 @@ impl ProberManager {
 }
 
 impl ManagerState {
-    fn is_listed(&self) -> bool {
-        let external = self.config.external_kube_config_secret_name.is_some();
+    fn is_listed(&self, config: &ProberConfig) -> bool {
+        let external = config.external_kube_config_secret_name.is_some();
         self.listed.contains(&Endpoint::Internal) && (!external || self.listed.contains(&Endpoint::External))
     }
 
     fn stop(&mut self, shoot: &str, why: &str) {
-        if let Some(running) = self.probes.remove(shoot) {
+        if self.probes.remove(shoot).is_some() {
             tracing::info!(shoot, reason = why, "prober stopped");
-            running.stop.cancel();
         }
     }
 
-    fn inputs(&self, shoot: &str, settings: Arc<ShootSettings>) -> ProbeInputs {
-        let config = self.config.clone();
+    fn inputs(&self, shoot: &str, settings: ShootSettings, config: Arc<ProberConfig>) -> ProbeInputs {
         let access = |endpoint, secret: &str| match self.kubeconfigs.get(&(endpoint, shoot.to_owned())) {
             Some(access) => access.clone(),
             None => Err(ProbeFailure::Kubeconfig(format!(
@@ -329,7 +287,7 @@ impl ManagerState {
         };
         let external = config.external_kube_config_secret_name.as_deref();
         ProbeInputs {
-            settings,
+            settings: Arc::new(settings),
             internal: access(Endpoint::Internal, &config.kube_config_secret_name),
             external: external.map(|secret| access(Endpoint::External, secret)),
             config,

@@ -47,7 +47,7 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
     let alone = LiveMembers::new([(me.clone(), true)]);
     let manager = ProberManager::new(
         ProbeContext::new(seed, Clock::start(), me, 1 << 20, rand::random::<f64>),
-        config(None),
+        watch::channel(config(None)).1,
         watch::channel(alone).1,
         LOCAL,
     );
@@ -166,9 +166,9 @@ async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     );
     assert!(manager.is_unknown("none") && !manager.is_unknown("runs"));
 
-    manager.kubeconfig_changed(Endpoint::Internal, Some(Change::Synced([].into())));
+    manager.kubeconfig_changed(Endpoint::Internal, Change::Synced([].into()));
     assert_eq!(manager.active(), 1);
-    manager.kubeconfig_changed(Endpoint::Internal, None);
+    manager.kubeconfig_changed(Endpoint::Internal, Change::Restored);
     manager.cluster_changed(&Change::Applied(cluster("runs", true)));
     assert_eq!((reported("runs"), manager.active()), (hibernating, 0));
 }

@@ -126,7 +126,17 @@ fn an_endpoint_that_hangs_delays_no_loss() {
     }
 }
 
-/// The list that was asked for with the endpoint is old by the time the endpoint had to answer.
+/// No answer of it would end the loss.
+#[test]
+fn an_endpoint_is_not_asked_while_the_leases_show_a_loss() {
+    let observed = probe(20_000, std::iter::repeat_n(Ok(()), 60));
+    let lost = observed.reported.iter().find(|(_, outcome)| outcome.is_loss());
+    let (lost, _) = lost.unwrap();
+    let asked = &observed.external_asked;
+    assert!(!asked.is_empty() && asked.iter().all(|at| at < lost), "{asked:?}");
+}
+
+/// The list after which the endpoint was asked is old by the time the endpoint had to answer.
 #[test]
 fn a_lease_that_is_renewed_while_the_endpoint_hangs_is_no_loss() {
     for back in (45_000..65_000).step_by(250) {

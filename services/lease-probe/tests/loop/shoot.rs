@@ -18,7 +18,6 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober;
@@ -86,6 +85,8 @@ pub(crate) struct Observed {
     pub(crate) reported: Vec<(Millis, Outcome)>,
     /// When the nodes and machines were asked for.
     pub(crate) nodes_listed: Vec<Millis>,
+    /// When the external endpoint was asked.
+    pub(crate) external_asked: Vec<Millis>,
 }
 
 impl Observed {
@@ -145,7 +146,7 @@ async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
         [internal.clone(), external],
     );
     let lasts = Duration::from_millis(LASTS.unsigned_abs());
-    let run = prober.run(1, CancellationToken::new());
+    let run = prober.run(1);
     let ended = tokio::time::timeout(lasts, run).await;
     assert!(ended.is_err(), "the prober ended");
     std::mem::take(&mut *internal.observed.lock())
@@ -244,7 +245,8 @@ impl ScriptedServer {
 
     /// The next answer of the external endpoint.
     async fn external(&self) -> Result<Response<Full<Bytes>>, ProbeFailure> {
-        let next = self.answers.lock().next();
+        let (now, next) = (self.now(), self.answers.lock().next());
+        self.observed.lock().external_asked.push(now);
         match next {
             Some(Ok(())) => Ok(response(StatusCode::OK, None, &json!({}))),
             Some(Err(ProbeFailure::Throttled(wait))) => {

@@ -10,7 +10,6 @@ use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
 use scaling_coordinator::domain::decision::ReceivedVerdict;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober::{self, ProberConfig};
@@ -191,7 +190,6 @@ impl ProberProcess<'_> {
             ANSWER_MEMORY,
             self.random(number),
         );
-        let stop = CancellationToken::new();
         let mut running = tokio::task::JoinSet::new();
         let mut senders = Vec::new();
         for (shoot, probed) in self.shoots.iter().zip(self.probed) {
@@ -213,12 +211,12 @@ impl ProberProcess<'_> {
             let report = move |verdict| recorder.record(verdict);
             let connectors = [false, true].map(connector);
             let prober = Prober::new(shared.clone(), receiver, report, shoot.name.clone(), connectors);
-            running.spawn(Box::pin(prober.run(self.shoots.len(), stop.clone())));
+            running.spawn(Box::pin(prober.run(self.shoots.len())));
         }
         clock.sleep_until(run.to).await;
-        stop.cancel();
+        running.abort_all();
         while let Some(ended) = running.join_next().await {
-            ended.unwrap();
+            assert!(ended.is_err_and(|error| error.is_cancelled()), "a prober ended");
         }
     }
 }
