@@ -22,19 +22,11 @@ use crate::cluster::watches::WatchUpdate;
 use crate::domain::deletion_result::DeletionResult;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace, in_namespace_mut};
 use crate::domain::pods::Pod;
-use crate::domain::readiness::{Endpoints, Slice};
+use crate::domain::readiness::{Endpoints, ServiceState, Slice};
 use crate::domain::recovery::Recovery;
 use crate::domain::rule::PodDecision;
 use crate::domain::weeder::{Phase, Weeder};
 use crate::metrics::{self, WeederEnd};
-
-/// A service that has a slice, as it is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ServiceState {
-    pub(crate) endpoints: Endpoints,
-    /// When its readiness last changed, or when it was first seen.
-    pub(crate) since: UnixTime,
-}
 
 /// The state behind a lock, which is never held across an await.
 pub(crate) struct SharedState {
@@ -193,20 +185,18 @@ impl WeederState {
         for service in affected {
             self.queue.add(&service.namespace);
             // A list hides what was written before it: a service that was ready and is may not have been in between.
-            let before = self
-                .services
-                .get(&service)
-                .map(|before| before.endpoints.is_ready());
-            let was_ready = before.filter(|ready| !ready || !in_list || stayed_ready.contains(&service));
-            self.service_changed(service, was_ready, in_list, now);
+            let before = self.services.get(&service).map(|before| *before);
+            let before = before
+                .filter(|before| !before.endpoints.is_ready() || !in_list || stayed_ready.contains(&service));
+            self.service_changed(service, before, in_list, now);
         }
     }
 
-    /// `was_ready` is none if the service had no slice, or it is not known how it was.
+    /// `before` is none if the service had no slice, or it is not known how it was.
     fn service_changed(
         &mut self,
         key: NamespacedName,
-        was_ready: Option<bool>,
+        before: Option<ServiceState>,
         in_list: bool,
         now: UnixTime,
     ) {
@@ -220,11 +210,11 @@ impl WeederState {
         let recent = weeder
             .as_ref()
             .map_or_else(Vec::new, |weeder| weeder.recent.clone());
-        let recovery = Recovery::of(was_ready, &slices, in_list, &recent, &self.config, now);
+        let recovery = Recovery::of(before, &slices, in_list, &recent, &self.config, now);
         if let Some(endpoints) = endpoints {
-            let before = self.services.get(&key);
             let unchanged = before.filter(|before| before.endpoints.is_ready() == endpoints.is_ready());
-            let since = unchanged.map_or(now, |before| before.since);
+            let changed = recovery.map_or(now, |recovery| recovery.at);
+            let since = unchanged.map_or(changed, |before| before.since);
             let state = ServiceState { endpoints, since };
             self.services.upsert_unless(key.clone(), state, PartialEq::eq);
         } else {

@@ -42,6 +42,14 @@ pub struct Slice {
     pub triggered: Option<UnixTime>,
 }
 
+/// A service that has a slice, as it is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ServiceState {
+    pub(crate) endpoints: Endpoints,
+    /// When its readiness last changed, or when it was first seen.
+    pub(crate) since: UnixTime,
+}
+
 impl Endpoints {
     /// Counts endpoints by whether they are ready.
     pub fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchdog_api::unix_time::UnixTime;
 use watchdog_api::weeder::WeederConfig;
 
-use super::readiness::{Slice, SliceWrite};
+use super::readiness::{ServiceState, Slice, SliceWrite};
 
 /// A service may recover this often within [`WINDOW`] before its dependants wait.
 const MAX_RECOVERIES: usize = 3;
@@ -29,11 +29,11 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// The recovery of a service that has these slices now, if it has one that counts. `was_ready` is none if the
-    /// service had no slice or was not known. In a list, only the slices tell when a change happened. `recent` are the
-    /// times of the service's last recoveries, oldest first.
+    /// The recovery of a service that has these slices now, if it has one that counts. `before` is none if the service
+    /// had no slice or was not known. In a list, only the slices tell when a change happened. `recent` are the times of
+    /// the service's last recoveries, oldest first.
     pub(crate) fn of(
-        was_ready: Option<bool>,
+        before: Option<ServiceState>,
         slices: &[&Slice],
         in_list: bool,
         recent: &[UnixTime],
@@ -41,21 +41,25 @@ impl Recovery {
         now: UnixTime,
     ) -> Option<Self> {
         let ready = slices.iter().filter(|slice| slice.endpoints.is_ready());
-        if was_ready == Some(true) || ready.clone().next().is_none() {
+        let was_ready = before.is_some_and(|before| before.endpoints.is_ready());
+        if was_ready || ready.clone().next().is_none() {
             return None;
         }
         // If one of them has no date, it is unknown since when the service is ready.
         let last_change = ready.clone().map(|slice| slice.last_change()).min().flatten();
+        // An endpoints controller that has just started writes the creation time of the Service.
+        let last_change = last_change.filter(|(at, _)| before.is_none_or(|before| before.since <= *at));
+        let found_ready = in_list && before.is_none();
         let (at, write) = match last_change {
             Some((at, write)) if in_list => (at.min(now), Some(write)),
             // If the service was observed not ready, it has recovered since.
-            None if in_list && was_ready.is_none() => return None,
+            None if found_ready => return None,
             _ => (now, ready.map(|slice| slice.write).min().flatten()),
         };
         let ends_at = at.after(config.watch_duration);
         let recovery = Self {
             at,
-            found_ready: in_list && was_ready.is_none(),
+            found_ready,
             write,
             deletes_from: at.after(config.ready_for).max(Self::free_from(recent)),
             ends_at,

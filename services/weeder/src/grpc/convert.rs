@@ -9,10 +9,10 @@ use watchdog_proto::weeder::v1 as pb;
 use watchdog_watch_stream::item::NamePair;
 use watchdog_watch_stream::wire::{self, duration};
 
-use crate::controller::state::ServiceState;
 use crate::domain::deletion_result::DeletionResult;
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::ControllerRef;
+use crate::domain::readiness::ServiceState;
 use crate::domain::rule::KeepReason;
 use crate::domain::weeder::{LeftAlone, Phase, PodDeletion, Weeder};
 

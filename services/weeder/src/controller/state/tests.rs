@@ -160,6 +160,7 @@ fn a_recovery_that_only_a_list_shows_counts_once() {
         (state.weeder().recovery.at, state.weeder().phase),
         (at(200), Phase::Active)
     );
+    assert_eq!(state.services.get(&etcd()).unwrap().since, at(200));
     assert_eq!(state.delete_all(202), ["second"]);
     gone(&mut state, "second");
     state.crash(crashing("third", "apiserver", 201, 95), 203);
@@ -176,6 +177,19 @@ fn a_recovery_that_only_a_list_shows_counts_once() {
     assert_eq!(state.weeder().recovery.at, at(200));
     state.list(vec![slice("etcd", true, 220, 99), other(222)], 230);
     assert_eq!(state.weeder().recovery.at, at(220));
+}
+
+/// An endpoints controller that has just started writes the creation time of the Service, whatever has changed.
+#[test]
+fn a_date_from_before_the_service_was_seen_not_ready_is_not_that_of_its_recovery() {
+    let mut state = waiting_for_etcd();
+    let recovered = Slice {
+        triggered: Some(at(1)),
+        ..slice("etcd", true, 400, 50)
+    };
+    state.list(vec![recovered], 401);
+    assert_eq!(state.weeder().recovery.at, at(401));
+    assert_eq!(state.delete_all(401), ["kube-apiserver"]);
 }
 
 #[test]

@@ -2,9 +2,18 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::fixtures::{at, config, slice};
+use crate::domain::readiness::Endpoints;
+
+/// A service that was ready or not since this second.
+fn since(second: i64, ready: bool) -> Option<ServiceState> {
+    Some(ServiceState {
+        endpoints: Endpoints::of([ready]),
+        since: at(second),
+    })
+}
 
 /// The recovery that a list brings, where the service was `before`.
-fn listed(before: Option<bool>, slice: &Slice, now: i64) -> Option<Recovery> {
+fn listed(before: Option<ServiceState>, slice: &Slice, now: i64) -> Option<Recovery> {
     Recovery::of(before, &[slice], true, &[], &config(), at(now))
 }
 
@@ -74,7 +83,7 @@ fn the_first_of_the_ready_slices_counts_and_one_without_a_date_hides_it() {
     let broken = || slice("etcd", false, 190, 9);
     assert_eq!(listed([broken(), ready(120)]).unwrap().at, at(120));
     assert_eq!(listed([broken(), broken()]), None);
-    let write = |slices| both(Some(false), false, slices).unwrap().write;
+    let write = |slices| both(since(50, false), false, slices).unwrap().write;
     assert_eq!(write([ready(150), ready(120)]).unwrap().second, at(120));
     assert_eq!(write([broken(), ready(120)]).unwrap().second, at(120));
     assert_eq!(write([ready(150), unwritten(120)]), None);
@@ -83,7 +92,7 @@ fn the_first_of_the_ready_slices_counts_and_one_without_a_date_hides_it() {
 #[test]
 fn what_is_seen_as_it_happens_is_dated_by_our_clock() {
     let watched = |before, slice: Slice| Recovery::of(before, &[&slice], false, &[], &config(), at(900));
-    let recovery = watched(Some(false), undated(100)).unwrap();
+    let recovery = watched(since(50, false), undated(100)).unwrap();
     assert_eq!((recovery.at, recovery.ends_at), (at(900), at(1_200)));
     assert_eq!(recovery.write.unwrap().second, at(100));
     assert!(!recovery.found_ready);
@@ -91,16 +100,17 @@ fn what_is_seen_as_it_happens_is_dated_by_our_clock() {
         watched(None, undated(100)).is_some(),
         "created ready while we watch"
     );
-    assert_eq!(watched(Some(true), ready(100)), None, "it was ready");
-    assert_eq!(watched(Some(false), unwritten(100)).unwrap().write, None);
+    assert_eq!(watched(since(50, true), ready(100)), None, "it was ready");
+    assert_eq!(watched(since(50, false), unwritten(100)).unwrap().write, None);
 }
 
 #[test]
 fn a_list_in_between_is_dated_by_the_slices_if_they_can() {
-    let of = |slice: Slice| listed(Some(false), &slice, 900);
+    let of = |slice: Slice| listed(since(50, false), &slice, 900);
     assert_eq!(of(ready(100)), None, "it recovered long ago");
     assert_eq!(of(ready(800)).unwrap().at, at(800));
     assert_eq!(of(undated(100)).unwrap().at, at(900), "it was seen not ready");
+    assert_eq!(of(ready(49)).unwrap().at, at(900), "and that was later");
 }
 
 proptest! {

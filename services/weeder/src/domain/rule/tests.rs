@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::fixtures::{at, config, crashing, owner, recovery, slice};
-use crate::domain::readiness::{Slice, SliceWrite};
+use crate::domain::readiness::{ServiceState, Slice, SliceWrite};
 
 fn of(pod: &Pod, recovery: &Recovery, now: i64) -> PodDecision {
     decide(pod, "kube-apiserver", recovery, &config(), at(now))
@@ -94,8 +94,10 @@ enum Step {
     /// Something else about the slice is written: its date stays.
     Touch,
     Crash(usize),
-    /// A process starts, or lists again.
+    /// A process starts.
     List(usize),
+    /// The watch of a process begins anew with a list.
+    Relist(usize),
     /// The watch of a process catches up.
     Receive(usize),
     /// A process deletes what the rule says.
@@ -111,6 +113,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Touch),
         4 => (0_usize..3).prop_map(Step::Crash),
         1 => (0_usize..2).prop_map(Step::List),
+        1 => (0_usize..2).prop_map(Step::Relist),
         3 => (0_usize..2).prop_map(Step::Receive),
         4 => (0_usize..2).prop_map(Step::Act),
     ];
@@ -137,7 +140,7 @@ struct PodState {
 #[derive(Default)]
 struct Weeder {
     clock: i64,
-    is_ready: Option<bool>,
+    service: Option<ServiceState>,
     seen: usize,
     recovery: Option<Recovery>,
 }
@@ -206,6 +209,7 @@ impl World {
                 state.pod.resource_version = self.version.to_string();
             }
             Step::List(process) => weeders[process].list(self),
+            Step::Relist(process) => weeders[process].relist(self),
             Step::Receive(process) => weeders[process].receive(self),
             Step::Act(process) => weeders[process].act(self),
         }
@@ -219,9 +223,21 @@ impl Weeder {
 
     /// As a process that has just started.
     fn list(&mut self, world: &World) {
-        (self.is_ready, self.recovery) = (None, None);
+        (self.service, self.recovery) = (None, None);
         self.seen = world.writes.len();
         self.changed(world.writes.last().unwrap(), true, world);
+    }
+
+    fn relist(&mut self, world: &World) {
+        let (before, slice) = (&world.writes[..self.seen], world.writes.last().unwrap());
+        let stayed_ready = before
+            .last()
+            .is_some_and(|before| slice.stayed_ready_since(before));
+        self.service = self
+            .service
+            .filter(|service| !service.endpoints.is_ready() || stayed_ready);
+        self.seen = world.writes.len();
+        self.changed(slice, true, world);
     }
 
     fn receive(&mut self, world: &World) {
@@ -232,9 +248,15 @@ impl Weeder {
     }
 
     fn changed(&mut self, slice: &Slice, in_list: bool, world: &World) {
-        let recovery = Recovery::of(self.is_ready, &[slice], in_list, &[], &config(), self.now(world));
-        self.is_ready = Some(slice.endpoints.is_ready());
-        if recovery.is_some() || self.is_ready == Some(false) {
+        let (before, now) = (self.service, self.now(world));
+        let recovery = Recovery::of(before, &[slice], in_list, &[], &config(), now);
+        let is_ready = slice.endpoints.is_ready();
+        let unchanged = before.filter(|before| before.endpoints.is_ready() == is_ready);
+        self.service = Some(ServiceState {
+            endpoints: slice.endpoints,
+            since: unchanged.map_or(now, |before| before.since),
+        });
+        if recovery.is_some() || !is_ready {
             self.recovery = recovery;
         }
     }
