@@ -74,9 +74,11 @@ impl Endpoints {
 }
 
 impl Slice {
-    /// True if it was ready before and shows no later change: its date moves whenever an endpoint becomes ready or not.
+    /// True if its service was ready by it before and it shows no later change: its date moves whenever an endpoint
+    /// becomes ready or not.
     pub(crate) fn stayed_ready_since(&self, before: &Self) -> bool {
-        before.endpoints.is_ready() && self.endpoints.is_ready() && self.triggered <= before.triggered
+        let stayed_ready = before.endpoints.is_ready() && self.endpoints.is_ready();
+        stayed_ready && before.service == self.service && self.triggered <= before.triggered
     }
 
     /// When it last changed by its own date, and the write of that change. The date may come from a clock that is

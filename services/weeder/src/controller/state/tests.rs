@@ -193,6 +193,18 @@ fn a_date_from_before_the_service_was_seen_not_ready_is_not_that_of_its_recovery
 }
 
 #[test]
+fn a_slice_that_was_that_of_another_service_does_not_show_that_its_service_stayed_ready() {
+    let mut state = recovered();
+    let moved = |service: &str| Slice {
+        key: NamespacedName::new("shoot", "moved"),
+        ..slice(service, true, 90, 40)
+    };
+    state.slice(moved("kube-apiserver"), 101);
+    state.list(vec![slice("etcd", true, 200, 90), moved("etcd")], 201);
+    assert_eq!(state.weeder().recovery.at, at(90));
+}
+
+#[test]
 fn who_gains_the_lead_acts_on_every_recovery_that_is_young() {
     // Nobody leads, so nobody takes anything.
     let mut state = recovered();
