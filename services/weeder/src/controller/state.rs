@@ -300,7 +300,11 @@ impl WeederState {
                     .retain(|key, known| live.contains(key) || !is_seen(known));
                 pods
             }
-            WatchUpdate::Restored => return,
+            // Deletions may be undone. A list follows.
+            WatchUpdate::Restored => {
+                self.pods.retain(|_, known| !is_seen(known));
+                return;
+            }
         };
         for pod in crashing.into_iter().map(Arc::new) {
             self.queue.add(&pod.key.namespace);

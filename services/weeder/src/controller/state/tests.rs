@@ -344,6 +344,17 @@ fn after_etcd_was_restored_a_successor_with_a_low_revision_is_left_alone() {
     assert_eq!(state.delete_all(131), ["late"]);
 }
 
+/// The deletion of the pod is undone.
+#[test]
+fn after_etcd_was_restored_a_pod_is_deleted_again() {
+    let mut state = recovered();
+    assert_eq!(state.delete_all(100), ["kube-apiserver"]);
+    state.pod(WatchUpdate::Restored, 110);
+    let pod = crashing("kube-apiserver", "apiserver", 1, 6);
+    state.pod(WatchUpdate::Listed(vec![pod]), 111);
+    assert_eq!(state.delete_all(111), ["kube-apiserver"]);
+}
+
 #[test]
 fn slices_move_are_renamed_and_vanish() {
     let named = |name: &str, service: &str| Slice {
