@@ -208,7 +208,11 @@ impl ProberManager {
                 if let Err(SkipReason::Malformed(reason)) = may_start(cluster) {
                     tracing::warn!(shoot, %reason, "the Cluster cannot be used; the shoot is skipped");
                 }
-                inner.clusters.insert(shoot.to_owned(), cluster.clone());
+                let before = inner.clusters.insert(shoot.to_owned(), cluster.clone());
+                // A watch that begins anew with a list hides that the one before of the same name was deleted.
+                if before.is_some_and(|before| before.metadata.uid != cluster.metadata.uid) {
+                    inner.stop(shoot, "the shoot was created again");
+                }
                 self.reconcile(&mut inner, shoot);
             }
             Change::Deleted(cluster) => {

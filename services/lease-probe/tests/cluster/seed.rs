@@ -173,6 +173,24 @@ async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     assert_eq!((reported("runs"), manager.active()), (hibernating, 0));
 }
 
+/// A watch that began anew with a list has hidden that the first one was deleted.
+#[tokio::test]
+async fn a_shoot_that_was_created_again_starts_by_the_start_rules() {
+    let (manager, verdicts) = manager(nowhere());
+    manager.kubeconfig_changed(Endpoint::Internal, Change::Synced([].into()));
+    let applied = |uid: &str, operation: &str| {
+        let mut cluster = cluster("shoot", false);
+        cluster.metadata.uid = Some(uid.to_owned());
+        cluster.shoot.as_mut().unwrap().last_operation = operation.to_owned();
+        manager.cluster_changed(&Change::Applied(cluster));
+        manager.active()
+    };
+    assert_eq!((applied("a", "Reconcile"), applied("a", "")), (1, 1));
+    assert_eq!(applied("b", ""), 0);
+    let skipped = Outcome::Skipped(SkipReason::NotReconciled);
+    assert_eq!(verdicts.get(&"shoot".to_owned()).unwrap().outcome, skipped);
+}
+
 /// It is a reason for its own shoot; neither does it hide the others, nor does what is in it reach the log.
 #[tokio::test]
 async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
