@@ -16,7 +16,7 @@ use super::{ObjectIndex, Resources, WatchedResource};
 use crate::domain::Direction;
 
 /// The shortest time for which a dropped resource stays watched. Longer than an earlier write can still be under way
-/// and the watch can take to deliver it.
+/// and the watch can take to deliver it, or to list the resource.
 pub(crate) const LAST_WRITES: Duration = Duration::from_secs(15);
 
 /// The maximum number of shoot names in one log line.
@@ -84,11 +84,13 @@ impl Resources {
     /// Unwatches the dropped resources that no shoot holds down.
     pub(crate) fn unwatch(&self, now: Instant) {
         let mut all = self.watched.write();
-        let unwatched = all.extract_if(.., |_, watched| match *watched.dropped_at.borrow() {
-            None => false,
-            // This process cannot have scaled down what it has never listed.
-            Some(_) if !watched.objects.is_listed() && watched.objects.is_empty() => true,
-            Some(at) => now >= at + LAST_WRITES && watched.is_listed() && watched.held_down_in().is_empty(),
+        let unwatched = all.extract_if(.., |_, watched| {
+            let dropped_at = *watched.dropped_at.borrow();
+            // With the resource its kind or the permission to list it may have gone.
+            let is_known = watched.is_listed() || watched.objects.is_empty();
+            dropped_at.is_some_and(|at| now >= at + LAST_WRITES)
+                && is_known
+                && watched.held_down_in().is_empty()
         });
         for (resource, watched) in unwatched {
             watched.stop.cancel();
@@ -255,10 +257,20 @@ dependentResourceInfos:
         assert!(bench.is_watched_after(100 * LAST_WRITES));
     }
 
+    /// The process before this one may have scaled it down.
     #[test]
-    fn what_was_never_listed_is_let_go_at_once() {
+    fn what_is_not_listed_yet_when_it_is_dropped_is_listed() {
         let mut bench = Bench::new();
         bench.configure(false);
-        assert!(!bench.is_watched_after(Duration::ZERO));
+        assert!(bench.is_watched_after(LAST_WRITES / 2));
+        bench.see(1, true);
+        assert!(bench.is_watched_after(100 * LAST_WRITES));
+    }
+
+    #[test]
+    fn what_cannot_be_listed_is_let_go() {
+        let mut bench = Bench::new();
+        bench.configure(false);
+        assert!(!bench.is_watched_after(LAST_WRITES));
     }
 }
