@@ -84,7 +84,7 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
     pub async fn run(mut self, shoots: usize) {
         let now = self.shared.now();
         let message = "The first probe has no result yet.".to_owned();
-        let pending = self.verdicts.report(Outcome::Pending, message, now);
+        let pending = self.verdicts.report(Outcome::Pending, message, None, now);
         (self.report)(pending);
         let initial_delay = self.inputs.borrow_and_update().config.initial_delay;
         let mut due = schedule::first(now, initial_delay, shoots, (self.shared.random)());
@@ -178,10 +178,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         // Silence may have been proven while no probe could run.
         let last_judged = std::mem::replace(&mut self.judged, found.judged);
         let crossed = found.crossing.map(|crossing| crossing.max(last_judged));
-        let verdict = Verdict {
-            evidence: Some(Arc::new(found)),
-            ..self.verdicts.report(outcome, message, self.judged)
-        };
+        let evidence = Some(Arc::new(found));
+        let verdict = self.verdicts.report(outcome, message, evidence, self.judged);
         if let Some(crossed) = crossed.filter(|_| verdict.is_turn() && verdict.outcome.is_loss()) {
             DETECTION_LAG.record((), self.shared.now().since(crossed));
         }
@@ -230,7 +228,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
             THROTTLED.inc(());
             self.throttled_until = due;
         }
-        let mut verdict = self.verdicts.report(failure.outcome(), failure.to_string(), now);
+        let (outcome, message) = (failure.outcome(), failure.to_string());
+        let mut verdict = self.verdicts.report(outcome, message, None, now);
         if let ProbeFailure::Forbidden(refused) = failure {
             verdict.refused.clone_from(refused);
         }

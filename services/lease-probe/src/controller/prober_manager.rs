@@ -148,7 +148,7 @@ impl ProberManager {
                 let now = self.shared.now();
                 let mut verdicts = VerdictBuilder::new(self.shared.identity.clone(), now);
                 let message = reason.to_string();
-                let verdict = verdicts.report(Outcome::Skipped(reason), message, now);
+                let verdict = verdicts.report(Outcome::Skipped(reason), message, None, now);
                 let same =
                     |old: &Verdict, new: &Verdict| old.outcome == new.outcome && old.message == new.message;
                 self.verdicts.upsert_unless(shoot.to_owned(), verdict, same);

@@ -31,6 +31,8 @@ pub struct Verdict {
     pub valid_until: UnixTime,
     /// When the outcome last changed.
     pub outcome_since: UnixTime,
+    /// Revision of the list of leases that the first verdict with this outcome rests on; 0 without one.
+    pub first_list_revision: u64,
     /// Name of the replica that observed it.
     pub observer: Arc<str>,
     /// How often probes failed so far.
@@ -50,8 +52,12 @@ impl Verdict {
     /// Revision of the list of leases that it rests on; 0 without one.
     #[must_use]
     pub fn list_revision(&self) -> u64 {
-        self.evidence.as_ref().map_or(0, |found| found.list_revision)
+        revision(self.evidence.as_deref())
     }
+}
+
+fn revision(evidence: Option<&Assessment>) -> u64 {
+    evidence.map_or(0, |found| found.list_revision)
 }
 
 /// The sentence for an assessment.
@@ -162,6 +168,7 @@ pub struct VerdictBuilder {
     failures: Arc<FailureCounts>,
     last_reported: Outcome,
     since: UnixTime,
+    first_list_revision: u64,
     // The finding of the last probe, how many in a row have found it, and when the last of them was counted.
     finding: Option<Outcome>,
     in_a_row: u32,
@@ -177,6 +184,7 @@ impl VerdictBuilder {
             failures: Arc::default(),
             last_reported: Outcome::Pending,
             since: now,
+            first_list_revision: 0,
             finding: None,
             in_a_row: 0,
             counted_at: UnixTime(0),
@@ -219,20 +227,28 @@ impl VerdictBuilder {
         *Arc::make_mut(&mut self.failures).entry(key).or_default() += 1;
     }
 
-    /// A verdict without evidence that is reported now, and valid until it is known when the next probe is due.
-    pub fn report(&mut self, outcome: Outcome, message: String, observed_at: UnixTime) -> Verdict {
+    /// A verdict that is reported now, and valid until it is known when the next probe is due.
+    pub fn report(
+        &mut self,
+        outcome: Outcome,
+        message: String,
+        evidence: Option<Arc<Assessment>>,
+        observed_at: UnixTime,
+    ) -> Verdict {
         if self.last_reported != outcome {
             self.since = observed_at;
+            self.first_list_revision = revision(evidence.as_deref());
             self.last_reported = outcome.clone();
         }
         Verdict {
             outcome,
             refused: Vec::new(),
             message,
-            evidence: None,
+            evidence,
             observed_at,
             valid_until: observed_at,
             outcome_since: self.since,
+            first_list_revision: self.first_list_revision,
             observer: self.observer.clone(),
             failures: self.failures.clone(),
         }
@@ -295,6 +311,30 @@ mod tests {
         );
         assert_eq!(reported(&[L, L, L, H, H, H, H, H, H], 2, MORE).last(), Some(&H));
         assert_eq!(reported(&[L, H, L, H], 2, ONE), [L, H, L, H]);
+    }
+
+    #[test]
+    fn an_outcome_keeps_the_time_and_the_list_with_which_it_began() {
+        let at = |second: i64| UnixTime(second * 1_000_000);
+        let mut verdicts = VerdictBuilder::new("probe".into(), at(0));
+        for (second, outcome, revision, since) in [
+            (10, L, 70, (10, 70)),
+            (20, L, 80, (10, 70)),
+            (30, I, 0, (30, 0)),
+            (40, L, 90, (40, 90)),
+        ] {
+            let found = Assessment {
+                list_revision: revision,
+                ..nothing_found()
+            };
+            let verdict = verdicts.report(outcome, String::new(), Some(Arc::new(found)), at(second));
+            assert_eq!(verdict.list_revision(), revision);
+            let (began, first) = since;
+            assert_eq!(
+                (verdict.outcome_since, verdict.first_list_revision),
+                (at(began), first)
+            );
+        }
     }
 
     /// The sentence for a list in which two of four eligible leases are expired.

@@ -26,6 +26,7 @@ pub(crate) fn verdict(shoot: &str, verdict: &Verdict, now: UnixTime) -> pb::Verd
         observer: verdict.observer.to_string(),
         outcome_change_time: Some(timestamp(verdict.outcome_since.0)),
         list_revision: verdict.list_revision(),
+        first_list_revision: verdict.first_list_revision,
     }
 }
 

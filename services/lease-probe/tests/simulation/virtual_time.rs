@@ -257,23 +257,13 @@ impl Recorder {
             true => sent + duration(at.0 - micros),
             false => sent - duration(micros - at.0),
         };
-        // As the coordinator knows it: from the first verdict with an outcome.
-        let before = probed
-            .received
-            .last()
-            .map(|(_, before)| before)
-            .filter(|before| before.outcome == outcome(&verdict.outcome));
-        let first_revision = match verdict.outcome_since == verdict.observed_at {
-            true => list_revision,
-            false => before.map_or(0, |before| before.first_revision),
-        };
         let received = ReceivedVerdict {
             outcome: outcome(&verdict.outcome),
             observer: verdict.observer.clone(),
             observed: instant(verdict.observed_at),
             outcome_since: instant(verdict.outcome_since),
             list_revision,
-            first_revision,
+            first_revision: verdict.first_list_revision,
             valid_until: instant(verdict.valid_until),
             message: "".into(),
             evidence: None,

@@ -104,13 +104,12 @@ impl VerdictTable {
         let Some(known) = streams.get_mut(stream) else {
             return;
         };
-        if let Some(before) = known.by_shoot.get(shoot) {
-            verdict.take_first_revision(before, ROUNDING);
-            if verdict.observed + ROUNDING < before.observed {
-                verdict.outcome = ReportedOutcome::Outdated;
-                verdict.observed = before.observed;
-                verdict.valid_until = verdict.valid_until.max(before.valid_until);
-            }
+        if let Some(before) = known.by_shoot.get(shoot)
+            && verdict.observed + ROUNDING < before.observed
+        {
+            verdict.outcome = ReportedOutcome::Outdated;
+            verdict.observed = before.observed;
+            verdict.valid_until = verdict.valid_until.max(before.valid_until);
         }
         known.by_shoot.insert(shoot.to_owned(), verdict);
         drop(streams);
@@ -204,44 +203,6 @@ mod tests {
             upsert(ago(10), ReportedOutcome::Healthy).0,
             ReportedOutcome::Healthy,
             "another stream begins anew"
-        );
-    }
-
-    #[test]
-    fn the_first_revision_of_an_outcome_lasts_as_long_as_the_outcome() {
-        let (verdicts, stream) = (
-            VerdictTable::new(Arc::default(), Readiness::default()),
-            Arc::from("a"),
-        );
-        verdicts.joined(&stream);
-        let start = Instant::now() + Duration::from_secs(1_000);
-        let after = |seconds| start + Duration::from_secs(seconds);
-        let upsert = |outcome, since: u64, first_revision| {
-            let mut new = verdict(outcome, after(since));
-            (new.outcome_since, new.first_revision) = (after(since), first_revision);
-            verdicts.upsert(&stream, "s", new);
-            verdicts.on("s")[0].first_revision
-        };
-        assert_eq!(
-            upsert(ReportedOutcome::LeasesExpired, 5, 0),
-            0,
-            "its begin was not received"
-        );
-        assert_eq!(upsert(ReportedOutcome::Healthy, 10, 7), 7);
-        assert_eq!(upsert(ReportedOutcome::Healthy, 10, 0), 7);
-        assert_eq!(upsert(ReportedOutcome::LeasesExpired, 20, 9), 9);
-        assert_eq!(upsert(ReportedOutcome::LeasesExpired, 20, 0), 9);
-        assert_eq!(
-            upsert(ReportedOutcome::LeasesExpired, 40, 0),
-            0,
-            "it has ended and begun anew meanwhile"
-        );
-        assert_eq!(upsert(ReportedOutcome::LeasesExpired, 60, 12), 12);
-        verdicts.lost("a");
-        assert_eq!(
-            upsert(ReportedOutcome::LeasesExpired, 60, 0),
-            0,
-            "another stream knows nothing of it"
         );
     }
 

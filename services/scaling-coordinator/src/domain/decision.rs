@@ -229,16 +229,6 @@ impl ReceivedVerdict {
         }
     }
 
-    /// Takes over the first revision of the outcome from the verdict before, if that has the same outcome since the
-    /// same time. Only the first verdict with an outcome shows it by itself.
-    pub(crate) fn take_first_revision(&mut self, before: &Self, rounding: Duration) {
-        let since =
-            self.outcome_since.max(before.outcome_since) - self.outcome_since.min(before.outcome_since);
-        if self.first_revision == 0 && self.outcome == before.outcome && since <= rounding {
-            self.first_revision = before.first_revision;
-        }
-    }
-
     /// Returns true if this witness has reported PENDING since about the time at which another one found the loss. It
     /// observed renewals until then and observes the silence now, but knows of a reason, such as an outage, why that
     /// may prove nothing. A witness that has reported PENDING for longer, such as one that has just started, knows

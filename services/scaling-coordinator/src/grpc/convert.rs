@@ -44,11 +44,8 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
         observed,
         outcome_since: outcome_since(verdict, observed),
         list_revision: verdict.list_revision,
-        first_revision: if verdict.outcome_change_time == verdict.observe_time {
-            verdict.list_revision
-        } else {
-            0
-        },
+        // An outcome that began before etcd was restored has a first list of another history.
+        first_revision: verdict.first_list_revision.min(verdict.list_revision),
         valid_until,
         message: verdict
             .message

@@ -10,25 +10,18 @@ fn verdict_of(value: probe::Verdict) -> (ReceivedVerdict, Instant) {
     (verdict(&received), sent_at)
 }
 
-/// Only the verdict with which an outcome begins rests on the first list of that outcome.
+/// Nobody need have received the verdict with which an outcome began.
 #[test]
-fn the_first_list_of_an_outcome_is_that_of_its_first_verdict() {
-    let at = |seconds| {
-        Some(Timestamp {
-            seconds,
-            nanos: 7_000,
-        })
-    };
-    for (observed, first_revision) in [(100, 42), (102, 0)] {
+fn a_verdict_shows_the_first_list_of_its_outcome() {
+    for (list_revision, first) in [(42, 40), (30, 30)] {
         let (verdict, _) = verdict_of(probe::Verdict {
-            outcome_change_time: at(100),
-            observe_time: at(observed),
-            list_revision: 42,
+            list_revision,
+            first_list_revision: 40,
             ..Default::default()
         });
         assert_eq!(
             (verdict.list_revision, verdict.first_revision),
-            (42, first_revision)
+            (list_revision, first)
         );
     }
 }
