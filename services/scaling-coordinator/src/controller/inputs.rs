@@ -38,6 +38,11 @@ impl DecisionInputs {
         self.leadership.holds_lease() && self.exists(shoot)
     }
 
+    /// The UID of a shoot's Cluster.
+    pub(crate) fn uid(&self, shoot: &str) -> Option<String> {
+        self.clusters.get(shoot)?.uid
+    }
+
     /// Returns true if the Clusters have been listed and `has` holds for every shoot on which this replica is to act.
     pub(crate) fn has_all_shoots(&self, has: &dyn Fn(&String) -> bool) -> bool {
         let mut owned = self

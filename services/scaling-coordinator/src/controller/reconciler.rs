@@ -100,14 +100,15 @@ impl Reconciler {
         next
     }
 
-    /// Reconciles a shoot until this replica no longer acts on it, or the process drains. `news` says that something
-    /// about the shoot has changed. Returns the shoot.
+    /// Reconciles a shoot until it is gone, this replica no longer acts on it, or the process drains. `news` says that
+    /// something about the shoot has changed. Returns the shoot.
     pub(super) async fn run(self: Arc<Self>, shoot: Arc<str>, news: Arc<Notify>) -> Arc<str> {
         let (now, draining) = (Instant::now(), &self.inputs.draining);
         let replica = self.inputs.leadership.identity().clone();
         let mut memory = ShootMemory::new(ShootScaling::new(now, self.inputs.mode(&shoot, now), replica));
+        let uid = self.inputs.uid(&shoot);
         while !draining.is_cancelled() {
-            if !self.inputs.acts_on(&shoot) {
+            if !self.inputs.acts_on(&shoot) || self.inputs.uid(&shoot) != uid {
                 self.states.remove(&shoot.to_string());
                 break;
             }

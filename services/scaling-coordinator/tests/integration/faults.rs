@@ -111,6 +111,22 @@ async fn a_shoot_that_hibernates_or_goes_away_is_released_and_not_scaled_again()
 }
 
 #[tokio::test]
+async fn a_shoot_that_was_created_again_while_the_watches_were_broken_begins_with_nothing() {
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
+    coordinator.lose(&probe, SHOOT).await;
+    probe.take_back(SHOOT);
+    seed.api.stop().await.unwrap();
+    seed.delete(&keys::CLUSTERS, "", SHOOT);
+    seed.cluster_only(SHOOT);
+    seed.api.compact();
+    seed.api.resume().await.unwrap();
+    let begins = |shown: &ShootScaling| shown.incident.is_none() && shown.last_incident.is_none();
+    coordinator
+        .until(SHOOT, "it has no incident of the one before", begins)
+        .await;
+}
+
+#[tokio::test]
 async fn somebody_else_writes_in_between() {
     let (seed, probe, coordinator) = one_shoot(1, false).await;
     // The write is under way, late; somebody scales to 4 meanwhile.

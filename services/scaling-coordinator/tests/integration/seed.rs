@@ -89,6 +89,11 @@ impl Seed {
     pub fn cluster(&self, name: &str) {
         let namespace = json!({ "metadata": { "name": name } });
         self.api.create(&keys::NAMESPACES, "", namespace).unwrap();
+        self.cluster_only(name);
+    }
+
+    /// A Cluster whose namespace is there.
+    pub fn cluster_only(&self, name: &str) {
         let cluster = json!({ "metadata": { "name": name }, "spec": { "shoot": fixtures::shoot("40s") } });
         self.api.create(&keys::CLUSTERS, "", cluster).unwrap();
     }
