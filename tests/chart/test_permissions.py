@@ -194,10 +194,11 @@ def take_rules_away_in_turn(seed, start, service) -> int:
             wait(lambda sample=sample: not allowed(seed, service, *sample))
             with start(service, tls=ISSUED) as program:
                 program.wait_until_readyz_says("permissions: grant this service on the seed: ")
-                shown, log = program.readyz(), program.log.read_text()
                 for verb, group, resource, name in gone:
                     missing = f"{verb} {written(group, resource)}{f' named {name}' if name else ''} in "
-                    assert missing in shown and missing in log
+                    assert missing in program.readyz()
+                    # The line comes right after.
+                    wait(lambda missing=missing: missing in program.log.read_text())
                 assert "watchdog_permission_missing{" in program.metrics()
             seed.merge(where, {"rules": whole})
             wait(lambda sample=sample: allowed(seed, service, *sample))

@@ -79,8 +79,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         }
     }
 
-    /// Probes until the sender of the inputs is dropped; the first probe is one of `shoots` that may all start now. Safe
-    /// to cancel.
+    /// Probes until the sender of the inputs is dropped; the first probe is one of `shoots` that may all start now.
+    /// Safe to cancel.
     pub async fn run(mut self, shoots: usize) {
         let now = self.shared.now();
         let message = "The first probe has no result yet.".to_owned();

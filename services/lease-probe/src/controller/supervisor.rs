@@ -8,8 +8,8 @@ use futures::FutureExt;
 /// A defect that every probe meets must not cause a storm.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Runs a prober until it ends. One that panics starts again after a pause, so that a defect leaves no shoot unprotected
-/// until the next restart of the process. Safe to cancel.
+/// Runs a prober until it ends. One that panics starts again after a pause, so that a defect leaves no shoot
+/// unprotected until the next restart of the process. Safe to cancel.
 pub(super) async fn supervise<F: Future<Output = ()>>(mut begin: impl FnMut() -> F) {
     // Unwind safe: a prober that panicked is dropped. On the heap, where it takes its room once.
     while AssertUnwindSafe(Box::pin(begin())).catch_unwind().await.is_err() {

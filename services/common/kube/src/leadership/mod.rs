@@ -250,7 +250,7 @@ mod tests {
         );
         assert_eq!(leadership.name_if_leading(), "");
         assert!(leadership.holds_lease(), "nobody else leads");
-        // The election was frozen, too: nobody has said that the time was over.
+        // The election was frozen, too: the end of its time was not reported.
         setter.lead(Some(Instant::now() + HOUR));
         assert!(leads.has_changed().unwrap() && *leads.borrow_and_update());
         setter.follow(Some(other()));
