@@ -184,10 +184,11 @@ impl WeederState {
         }
         for service in affected {
             self.queue.add(&service.namespace);
-            // A list hides what was written before it: a service that was ready and is may not have been in between.
-            let before = self.services.get(&service).map(|before| *before);
-            let before = before
-                .filter(|before| !before.endpoints.is_ready() || !in_list || stayed_ready.contains(&service));
+            let shown = self.services.get(&service).map(|shown| *shown);
+            let before = match in_list {
+                true => shown.and_then(|shown| shown.known_before_list(stayed_ready.contains(&service))),
+                false => shown,
+            };
             self.service_changed(service, before, in_list, now);
         }
     }
@@ -212,9 +213,13 @@ impl WeederState {
             .map_or_else(Vec::new, |weeder| weeder.recent.clone());
         let recovery = Recovery::of(before, &slices, in_list, &recent, &self.config, now);
         if let Some(endpoints) = endpoints {
-            let unchanged = before.filter(|before| before.endpoints.is_ready() == endpoints.is_ready());
-            let changed = recovery.map_or(now, |recovery| recovery.at);
-            let since = unchanged.map_or(changed, |before| before.since);
+            let shown = self.services.get(&key);
+            let unchanged = shown.filter(|shown| shown.endpoints.is_ready() == endpoints.is_ready());
+            let since = match (recovery, unchanged) {
+                (Some(recovery), _) => recovery.at,
+                (None, Some(unchanged)) => unchanged.since,
+                (None, None) => now,
+            };
             let state = ServiceState { endpoints, since };
             self.services.upsert_unless(key.clone(), state, PartialEq::eq);
         } else {

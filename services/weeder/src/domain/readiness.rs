@@ -50,6 +50,14 @@ pub(crate) struct ServiceState {
     pub(crate) since: UnixTime,
 }
 
+impl ServiceState {
+    /// The state before a list, if the list does not hide how it was: a service that was ready and is may not have been
+    /// in between, unless a slice [stayed ready](Slice::stayed_ready_since).
+    pub(crate) fn known_before_list(self, stayed_ready: bool) -> Option<Self> {
+        (stayed_ready || !self.endpoints.is_ready()).then_some(self)
+    }
+}
+
 impl Endpoints {
     /// Counts endpoints by whether they are ready.
     pub fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {

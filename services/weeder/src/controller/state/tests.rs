@@ -152,6 +152,7 @@ fn a_recovery_that_only_a_list_shows_counts_once() {
     for slice in [unchanged, of_a_backup, undated] {
         state.list(vec![slice], 201);
         assert_eq!(state.weeder().recovery.at, at(100));
+        assert_eq!(state.services.get(&etcd()).unwrap().since, at(100));
         assert_eq!(state.delete_all(201), [""; 0]);
     }
     let recovered_again = slice("etcd", true, 200, 90);
@@ -177,6 +178,10 @@ fn a_recovery_that_only_a_list_shows_counts_once() {
     assert_eq!(state.weeder().recovery.at, at(200));
     state.list(vec![slice("etcd", true, 220, 99), other(222)], 230);
     assert_eq!(state.weeder().recovery.at, at(220));
+
+    // Whatever has changed, it was too long ago.
+    state.list(vec![slice("etcd", true, 240, 101), other(240)], 1_000);
+    assert_eq!(state.services.get(&etcd()).unwrap().since, at(220));
 }
 
 /// An endpoints controller that has just started writes the creation time of the Service, whatever has changed.

@@ -235,7 +235,7 @@ impl Weeder {
             .is_some_and(|before| slice.stayed_ready_since(before));
         self.service = self
             .service
-            .filter(|service| !service.endpoints.is_ready() || stayed_ready);
+            .and_then(|service| service.known_before_list(stayed_ready));
         self.seen = world.writes.len();
         self.changed(slice, true, world);
     }
