@@ -21,7 +21,7 @@ const CLUSTER_DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KnownCluster {
     /// A Cluster that was created again under the same name is that of another shoot.
-    pub(crate) uid: Option<String>,
+    pub(crate) uid: Option<Arc<str>>,
     /// Why nothing may be scaled; none if it may.
     stopped: Option<SkipReason>,
     /// The mode that the annotations of the Shoot ask for.
@@ -50,7 +50,7 @@ impl KnownCluster {
         let fraction = shoot.and_then(|shoot| shoot.failure_fraction.as_deref());
         let fraction = fraction.map(parse_failure_fraction).transpose();
         Self {
-            uid: cluster.metadata.uid.clone(),
+            uid: cluster.metadata.uid.as_deref().map(Arc::from),
             stopped,
             mode: mode.as_ref().copied().unwrap_or_default(),
             malformed: [mode.err(), fraction.err()]

@@ -39,7 +39,7 @@ impl DecisionInputs {
     }
 
     /// The UID of a shoot's Cluster.
-    pub(crate) fn uid(&self, shoot: &str) -> Option<String> {
+    pub(crate) fn uid(&self, shoot: &str) -> Option<Arc<str>> {
         self.clusters.get(shoot)?.uid
     }
 

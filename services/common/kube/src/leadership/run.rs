@@ -246,16 +246,8 @@ impl LeaderElection {
         let lease = self.config.lease;
         if conflict {
             tracing::info!(lease, reason, %error, "another process changed the Lease of the leader election");
-        } else {
-            if self.config.readiness.failing(LOOP, failure) {
-                tracing::warn!(
-                    lease,
-                    writing,
-                    reason,
-                    %error,
-                    "a request of the leader election failed; trying again"
-                );
-            }
+        } else if self.config.readiness.failing(LOOP, failure) {
+            tracing::warn!(lease, writing, reason, %error, "a request of the leader election failed; trying again");
         }
         self.candidate.on_failed(self.sent, now, conflict);
     }
