@@ -117,13 +117,12 @@ impl CrashingControlPlane {
         Ok(pod.uid().unwrap_or_default())
     }
 
-    /// The UIDs of the pods that are there.
+    /// See [`uids`].
     ///
     /// # Errors
     /// When the seed does not answer.
     pub async fn uids(&self) -> anyhow::Result<BTreeSet<String>> {
-        let pods = self.pods.list(&ListParams::default()).await?;
-        Ok(pods.items.iter().filter_map(Pod::uid).collect())
+        uids(&self.pods).await
     }
 
     /// Waits until the weeder has deleted all pods.
@@ -134,6 +133,19 @@ impl CrashingControlPlane {
         let what = format!("the pods of {} are weeded", self.namespace);
         wait::until_true(&what, BOUND, || async { Ok(self.uids().await?.is_empty()) }).await
     }
+}
+
+/// The UIDs of the pods that nobody has deleted. An API server marks a pod before it removes it, and on a slow machine
+/// the weeder may have given up waiting in between. Then the pod's kubelet removes it; here there is none.
+///
+/// # Errors
+/// When the seed does not answer.
+pub async fn uids(pods: &Api<Pod>) -> anyhow::Result<BTreeSet<String>> {
+    let pods = pods.list(&ListParams::default()).await?.items;
+    let left = pods
+        .iter()
+        .filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    Ok(left.filter_map(Pod::uid).collect())
 }
 
 /// Waits until an object that is written is younger than all that there are: times of objects are whole seconds.
