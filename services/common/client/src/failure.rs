@@ -248,8 +248,15 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
         }
         next = error.source();
     }
-    text
+    text.replace(
+        UNEXPECTED_END,
+        "the other side closed the connection without a word",
+    )
 }
+
+/// rustls sends people to its manual, which tells developers what to do.
+const UNEXPECTED_END: &str = "peer closed connection without sending TLS close_notify: \
+                              https://docs.rs/rustls/latest/rustls/manual/_03_howto/index.html#unexpected-eof";
 
 /// The error of TLS that an error is, or that an I/O error holds.
 fn tls_within<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
@@ -269,6 +276,21 @@ mod tests {
         assert_eq!(Reason::of_grpc_status(&broken), Reason::ServerError);
         broken.set_source(std::sync::Arc::new(io::Error::other("frame with invalid size")));
         assert_eq!(Reason::of_grpc_status(&broken), Reason::Connection);
+    }
+
+    /// As it comes from the library that says it.
+    #[test]
+    fn a_connection_that_ends_in_the_middle_is_told_in_words() {
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let roots = rustls::RootCertStore::empty();
+        let config = rustls::ClientConfig::builder()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = "localhost".try_into().unwrap();
+        let mut client = rustls::ClientConnection::new(std::sync::Arc::new(config), name).unwrap();
+        client.read_tls(&mut io::empty()).unwrap();
+        let end = io::Read::read(&mut client.reader(), &mut [0]).unwrap_err();
+        assert_eq!(chain(&end), "the other side closed the connection without a word");
     }
 
     #[test]
