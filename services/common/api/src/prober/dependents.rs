@@ -1,7 +1,7 @@
 //! `dependentResourceInfos`: what is scaled, and in which order.
 
 use crate::{
-    config::{POSITIVE, Section, Setting, secs},
+    config::{POSITIVE, Section, secs},
     names,
     text::cut,
 };
@@ -77,11 +77,6 @@ struct ScaleFile {
 /// Bounds the work per shoot; Gardener has three.
 const MAX_DEPENDENTS: usize = 100;
 const MAX_REPLICAS: i32 = 10_000;
-
-// As in DWD, `internal/prober/config.go`, which reads an absent level as 0.
-const LEVEL: Setting<i32> = Setting::number("level", 0, 0, 1_000);
-const INITIAL_DELAY: Setting<Duration> = Setting::duration("initialDelay", secs(0), secs(0));
-const TIMEOUT: Setting<Duration> = Setting::duration("timeout", secs(30), POSITIVE);
 
 pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Option<Vec<DependentResource>> {
     let at = at.below("dependentResourceInfos");
@@ -181,14 +176,12 @@ fn is_api_version(text: &str) -> bool {
 
 fn scale_info(field: &str, scale: ScaleFile, least_replicas: i32, at: &Section<'_>) -> ScaleInfo {
     let at = at.below(field);
-    let replicas = |replicas| {
-        let range = Setting::number("replicas", least_replicas, least_replicas, MAX_REPLICAS);
-        at.number(range, Some(replicas))
-    };
+    let replicas = |replicas| at.number("replicas", replicas, least_replicas..=MAX_REPLICAS);
+    // As in DWD, `internal/prober/config.go`, which reads an absent level as 0.
     ScaleInfo {
-        level: at.number(LEVEL, scale.level),
-        initial_delay: at.duration(INITIAL_DELAY, scale.initial_delay),
-        timeout: at.duration(TIMEOUT, scale.timeout),
+        level: at.number("level", scale.level.unwrap_or(0), 0..=1_000),
+        initial_delay: at.duration("initialDelay", scale.initial_delay, secs(0), secs(0)..),
+        timeout: at.duration("timeout", scale.timeout, secs(30), POSITIVE..),
         replicas: scale.replicas.map(replicas),
     }
 }
