@@ -63,9 +63,9 @@ const OLDER_NAMES: [(&str, &str); 5] = [
 pub(crate) struct Section<'f> {
     faults: &'f RefCell<Vec<ConfigError>>,
     path: String,
-    /// Of a value that is not there, this is the place of what should hold it.
-    place: Place,
-    node: Option<&'f Node<'f>>,
+    /// Of a value that is not there, this is what should hold it.
+    node: &'f Node<'f>,
+    key: Place,
 }
 
 /// Reads a file into `F`, and checks that.
@@ -84,8 +84,8 @@ pub(crate) fn read<F: DeserializeOwned, T>(
     let root = Section {
         faults: &faults,
         path: String::new(),
-        place: node.place,
-        node: Some(&node),
+        node: &node,
+        key: node.key,
     };
     let mut track = Track::new();
     let file = serde_saphyr::with_deserializer_from_str_with_options(text, yaml::options(), |yaml| {
@@ -153,22 +153,21 @@ pub(crate) const fn secs(seconds: u64) -> Duration {
 impl<'f> Section<'f> {
     /// A field of this mapping.
     pub(crate) fn below(&self, name: &str) -> Self {
-        let field = |node: &'f Node<'f>| names_of(name).find_map(|name| node.fields.get(name));
-        self.holding(joined(&self.path, name), self.node.and_then(field))
+        let field = names_of(name).find_map(|name| self.node.fields.get(name));
+        self.holding(joined(&self.path, name), field)
     }
 
     /// An item of this list.
     pub(crate) fn item(&self, index: usize) -> Self {
-        let item = |node: &'f Node<'f>| node.items.get(index);
-        self.holding(item_of(&self.path, index), self.node.and_then(item))
+        self.holding(item_of(&self.path, index), self.node.items.get(index))
     }
 
     fn holding(&self, path: String, node: Option<&'f Node<'f>>) -> Self {
         Self {
             faults: self.faults,
             path,
-            place: node.map_or(self.place, |node| node.place),
-            node,
+            node: node.unwrap_or(self.node),
+            key: node.map_or(self.node.place, |node| node.key),
         }
     }
 
@@ -202,7 +201,7 @@ impl<'f> Section<'f> {
             }
             _ => "unknown field",
         };
-        self.add(self.node.map_or(self.place, |node| node.key), message.to_owned());
+        self.add(self.key, message.to_owned());
     }
 
     fn add(&self, place: Place, message: String) {
@@ -222,7 +221,7 @@ impl<'f> Section<'f> {
 
     /// Something is wrong with this mapping, list or value as a whole.
     pub(crate) fn wrong(&self, message: impl Into<String>) {
-        self.add(self.place, message.into());
+        self.add(self.node.place, message.into());
     }
 
     /// Something is wrong with a field.
@@ -238,8 +237,25 @@ impl<'f> Section<'f> {
         field
     }
 
-    /// The name of a Kubernetes object: a DNS subdomain.
-    pub(crate) fn object_name(&self, name: &str, value: String) -> Option<String> {
+    /// A text that must be there and as the rule has it.
+    pub(crate) fn text(
+        &self,
+        name: &str,
+        field: Option<String>,
+        rule: fn(&str) -> bool,
+        wanted: &str,
+    ) -> Option<String> {
+        let text = self.required(name, field)?;
+        if rule(&text) {
+            return Some(text);
+        }
+        self.fault(name, format!("must be {wanted}, not {:?}", cut(&text)));
+        None
+    }
+
+    /// The name of a Kubernetes object, which must be there: a DNS subdomain.
+    pub(crate) fn object_name(&self, name: &str, field: Option<String>) -> Option<String> {
+        let value = self.required(name, field)?;
         if names::is_dns_subdomain(&value) {
             return Some(value);
         }

@@ -77,14 +77,12 @@ pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<ProberConfig
 }
 
 fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
-    let secret = at
-        .required("kubeConfigSecretName", file.kube_config_secret_name)
-        .and_then(|name| at.object_name("kubeConfigSecretName", name));
+    let secret = at.object_name("kubeConfigSecretName", file.kube_config_secret_name);
     // Go writes a text that is not set as an empty one.
     let external = file
         .external_kube_config_secret_name
         .filter(|name| !name.is_empty());
-    let external = external.and_then(|name| at.object_name("externalKubeConfigSecretName", name));
+    let external = external.and_then(|name| at.object_name("externalKubeConfigSecretName", Some(name)));
     let dependents = at
         .required("dependentResourceInfos", file.dependent_resource_infos)
         .and_then(|list| dependents::validate(list, at));
