@@ -34,15 +34,23 @@ pub struct PageMeta {
     pub remaining_item_count: Option<u64>,
 }
 
-/// Metadata of an item. What is left out of it is skipped.
+/// Metadata of an item.
 #[derive(Deserialize)]
-pub(crate) struct RawMeta<Labels = IgnoredAny, Annotations = IgnoredAny> {
+pub(crate) struct RawMeta<Labels, Annotations> {
     #[serde(deserialize_with = "text::shared")]
     pub(crate) name: Arc<str>,
     #[serde(default, rename = "resourceVersion", deserialize_with = "text::revision")]
     pub(crate) revision: u64,
     pub(crate) labels: Option<Labels>,
     pub(crate) annotations: Option<Annotations>,
+}
+
+/// An item as it is written. What is left out of it is skipped.
+#[derive(Deserialize)]
+pub(crate) struct RawItem<Spec, Status = IgnoredAny, Labels = IgnoredAny, Annotations = IgnoredAny> {
+    pub(crate) metadata: RawMeta<Labels, Annotations>,
+    pub(crate) spec: Option<Spec>,
+    pub(crate) status: Option<Status>,
 }
 
 /// `spec` of a Node or a Machine.
