@@ -3,6 +3,7 @@
 
 use super::{Result, refuse};
 use crate::yaml;
+use encoding_rs::{Encoding, UTF_8};
 use kube::config::{AuthInfo, Cluster, Context};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -43,11 +44,14 @@ pub(super) struct FilePart<T> {
     pub(super) folder: PathBuf,
 }
 
-/// An entry of a list, `[{name: ..., cluster: {...}}, ...]`, without its name.
-type Entry<'d> = FilePart<&'d Value>;
-
-/// An entry with its name, if it has one, its document, and its place in the list.
-type NamedEntry<'d> = (Option<Cow<'d, str>>, (&'d Document, usize), Entry<'d>);
+/// An entry of a list, such as `clusters: [{name: ..., cluster: {...}}, ...]`.
+#[derive(Clone, Copy)]
+struct Entry<'d> {
+    document: &'d Document,
+    list: &'static str,
+    index: usize,
+    value: &'d Value,
+}
 
 /// Reads the documents of a file.
 pub(super) fn decode(bytes: &[u8], most_bytes: usize, file: &Path) -> Result<Vec<Document>> {
@@ -89,17 +93,17 @@ pub(super) fn select(
         return refuse("kubeconfig", "is empty");
     }
     let context: FilePart<Context> = current(documents, context)?.section(&[])?;
-    let Some(cluster) = find(documents, "clusters", "cluster", &context.value.cluster)? else {
+    let Some(cluster) = find(documents, "clusters", &context.value.cluster)? else {
         return refuse("clusters", "no entry has the name that the context refers to");
     };
     let user = match &context.value.user {
-        Some(name) => find(documents, "users", "user", name)?,
+        Some(name) => find(documents, "users", name)?,
         None => None,
     };
     Ok(Selected {
         cluster: cluster.section(refused.cluster)?,
         // Without a user, client-go is anonymous.
-        user: match user.filter(|user| !is_empty(user.value)) {
+        user: match user.filter(|user| !is_empty(user.content())) {
             Some(user) => user.section(refused.user)?,
             None => FilePart {
                 value: AuthInfo::default(),
@@ -113,8 +117,9 @@ pub(super) fn select(
 /// The names of all contexts, in the order of the files.
 pub(super) fn context_names(documents: &[Document]) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
-    for (name, ..) in entries(documents, "contexts", "context")? {
-        names.extend(name.map(Cow::into_owned).filter(|name| !names.contains(name)));
+    for entry in entries(documents, "contexts")? {
+        let name = entry.name().map(Cow::into_owned);
+        names.extend(name.filter(|name| !names.contains(name)));
     }
     Ok(names)
 }
@@ -127,14 +132,13 @@ fn current<'d>(documents: &'d [Document], asked: Option<&'d str>) -> Result<Entr
     };
     if let Some(name) = name {
         let unknown = || format!("no entry has the name that {referrer} refers to");
-        let found = find(documents, "contexts", "context", &name)?;
+        let found = find(documents, "contexts", &name)?;
         return found.map_or_else(|| refuse("contexts", unknown()), Ok);
     }
-    let mut all = entries(documents, "contexts", "context")?;
-    match (all.pop(), all.is_empty()) {
-        (Some((.., only)), true) => Ok(only),
-        (Some(_), false) => refuse("current-context", "is required when there are several contexts"),
-        (None, _) => refuse("contexts", "must hold a context"),
+    match *entries(documents, "contexts")? {
+        [only] => Ok(only),
+        [] => refuse("contexts", "must hold a context"),
+        _ => refuse("current-context", "is required when there are several contexts"),
     }
 }
 
@@ -153,23 +157,19 @@ fn current_name(documents: &[Document]) -> Result<Option<Cow<'_, str>>> {
 }
 
 /// The entry of a list by its name.
-fn find<'d>(documents: &'d [Document], list: &str, field: &str, wanted: &str) -> Result<Option<Entry<'d>>> {
-    let entries = entries(documents, list, field)?.into_iter();
-    let mut found = entries.filter(|(name, ..)| name.as_deref() == Some(wanted));
-    let Some((_, (document, _), entry)) = found.next() else {
-        return Ok(None);
-    };
-    match found.next() {
-        Some((_, (of_second, second), _)) if std::ptr::eq(of_second, document) => refuse(
-            document.located(&format!("{list}[{second}].name")),
-            "is the same as that of an entry before",
-        ),
-        _ => Ok(Some(entry)),
+fn find<'d>(documents: &'d [Document], list: &'static str, wanted: &str) -> Result<Option<Entry<'d>>> {
+    let mut found = entries(documents, list)?;
+    found.retain(|entry| entry.name().as_deref() == Some(wanted));
+    match *found {
+        [first, second, ..] if std::ptr::eq(first.document, second.document) => {
+            refuse(second.path("name"), "is the same as that of an entry before")
+        }
+        _ => Ok(found.first().copied()),
     }
 }
 
 /// The entries of a list in all documents.
-fn entries<'d>(documents: &'d [Document], list: &str, field: &str) -> Result<Vec<NamedEntry<'d>>> {
+fn entries<'d>(documents: &'d [Document], list: &'static str) -> Result<Vec<Entry<'d>>> {
     let mut all = Vec::new();
     for document in documents {
         let items = match document.root.get(list) {
@@ -177,14 +177,12 @@ fn entries<'d>(documents: &'d [Document], list: &str, field: &str) -> Result<Vec
             Some(value) if !is_empty(value) => return refuse(document.located(list), WRONG_TYPE),
             _ => &[],
         };
-        for (index, item) in items.iter().enumerate() {
-            let part = FilePart {
-                value: item.get(field).unwrap_or(&Value::Null),
-                path: document.located(&format!("{list}[{index}].{field}")),
-                folder: document.file.parent().unwrap_or(Path::new("")).to_owned(),
-            };
-            all.push((item.get("name").and_then(name), (document, index), part));
-        }
+        all.extend(items.iter().enumerate().map(|(index, value)| Entry {
+            document,
+            list,
+            index,
+            value,
+        }));
     }
     Ok(all)
 }
@@ -211,18 +209,38 @@ impl Document {
 
 // === impl Entry ===
 
-impl Entry<'_> {
+impl<'d> Entry<'d> {
+    fn name(&self) -> Option<Cow<'d, str>> {
+        name(self.value.get("name")?)
+    }
+
+    /// The field with what it names, such as `cluster` of an entry in `clusters`.
+    fn field(&self) -> &'static str {
+        self.list.trim_end_matches('s')
+    }
+
+    fn content(&self) -> &'d Value {
+        self.value.get(self.field()).unwrap_or(&Value::Null)
+    }
+
+    /// The path to a field of it, as errors show it.
+    fn path(&self, field: &str) -> String {
+        self.document
+            .located(&format!("{}[{}].{field}", self.list, self.index))
+    }
+
     /// Checks and decodes it. An error names no more than a field that kube knows, because other keys are text of the
     /// file, and nothing of what serde says, because that quotes the file.
     fn section<T: DeserializeOwned>(self, refused: &[RefusedField]) -> Result<FilePart<T>> {
-        let Value::Object(fields) = self.value else {
-            return refuse(self.path, "must be a mapping");
+        let path = self.path(self.field());
+        let Value::Object(fields) = self.content() else {
+            return refuse(path, "must be a mapping");
         };
         let mut fields = fields.clone();
         fields.retain(|_, value| !is_empty(value));
         for (field, instead) in refused {
             if fields.get(*field).is_some_and(|value| *value != false) {
-                return refuse(join(&self.path, field), format!("is not supported: {instead}"));
+                return refuse(join(&path, field), format!("is not supported: {instead}"));
             }
         }
         if let Some(Value::Array(extensions)) = fields.get_mut("extensions") {
@@ -236,12 +254,12 @@ impl Entry<'_> {
         match serde_path_to_error::deserialize(value) {
             Ok(value) => Ok(FilePart {
                 value,
-                path: self.path,
-                folder: self.folder,
+                path,
+                folder: self.document.file.parent().unwrap_or(Path::new("")).to_owned(),
             }),
             Err(error) => match error.path().iter().next() {
-                Some(serde_path_to_error::Segment::Map { key }) => refuse(join(&self.path, key), WRONG_TYPE),
-                _ => refuse(self.path, "lacks the field cluster"),
+                Some(serde_path_to_error::Segment::Map { key }) => refuse(join(&path, key), WRONG_TYPE),
+                _ => refuse(path, "lacks the field cluster"),
             },
         }
     }
@@ -275,17 +293,8 @@ fn as_go_reads_it(value: &mut Value) {
 
 /// The text of a file, which may begin with a byte order mark.
 fn text(bytes: &[u8]) -> Option<Cow<'_, str>> {
-    let utf16 = |rest: &[u8], unit: fn([u8; 2]) -> u16| {
-        let (pairs, rest) = rest.as_chunks();
-        let units: Vec<u16> = pairs.iter().map(|pair| unit(*pair)).collect();
-        let text = rest.is_empty().then(|| String::from_utf16(&units).ok());
-        text.flatten().map(Cow::Owned)
-    };
-    match bytes {
-        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
-        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
-        [0xef, 0xbb, 0xbf, rest @ ..] | rest => std::str::from_utf8(rest).ok().map(Cow::Borrowed),
-    }
+    let (encoding, mark) = Encoding::for_bom(bytes).unwrap_or((UTF_8, 0));
+    encoding.decode_without_bom_handling_and_without_replacement(bytes.get(mark..)?)
 }
 
 /// Why and where a file cannot be decoded. What the decoder says is not shown, because it quotes the file.
