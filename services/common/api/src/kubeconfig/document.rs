@@ -45,11 +45,12 @@ pub(super) struct FilePart<T> {
 }
 
 /// An entry of a list, such as `clusters: [{name: ..., cluster: {...}}, ...]`.
-#[derive(Clone, Copy)]
 struct Entry<'d> {
     document: &'d Document,
-    list: &'static str,
-    index: usize,
+    path: String,
+    name: Option<&'d str>,
+    /// The field beside the name, such as `cluster`.
+    field: &'static str,
     value: &'d Value,
 }
 
@@ -71,10 +72,11 @@ pub(super) fn decode(bytes: &[u8], most_bytes: usize, file: &Path) -> Result<Vec
     let mut kept = Vec::new();
     for document in documents {
         match document {
-            Value::Object(root) if !root.is_empty() => kept.push(Document {
-                file: file.to_owned(),
-                root,
-            }),
+            Value::Object(mut root) if !root.is_empty() => {
+                root.values_mut().for_each(as_go_reads_it);
+                let file = file.to_owned();
+                kept.push(Document { file, root });
+            }
             Value::Object(_) | Value::Null => {}
             _ => return refuse(whole(), "must be a mapping"),
         }
@@ -103,7 +105,7 @@ pub(super) fn select(
     Ok(Selected {
         cluster: cluster.section(refused.cluster)?,
         // Without a user, client-go is anonymous.
-        user: match user.filter(|user| !is_empty(user.content())) {
+        user: match user.filter(|user| !is_empty(user.value)) {
             Some(user) => user.section(refused.user)?,
             None => FilePart {
                 value: AuthInfo::default(),
@@ -118,7 +120,7 @@ pub(super) fn select(
 pub(super) fn context_names(documents: &[Document]) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
     for entry in entries(documents, "contexts")? {
-        let name = entry.name().map(Cow::into_owned);
+        let name = entry.name.map(str::to_owned);
         names.extend(name.filter(|name| !names.contains(name)));
     }
     Ok(names)
@@ -127,29 +129,28 @@ pub(super) fn context_names(documents: &[Document]) -> Result<Vec<String>> {
 /// The context in use.
 fn current<'d>(documents: &'d [Document], asked: Option<&'d str>) -> Result<Entry<'d>> {
     let (name, referrer) = match asked {
-        Some(name) => (Some(Cow::Borrowed(name)), "--context"),
+        Some(name) => (Some(name), "--context"),
         None => (current_name(documents)?, "current-context"),
     };
     if let Some(name) = name {
         let unknown = || format!("no entry has the name that {referrer} refers to");
-        let found = find(documents, "contexts", &name)?;
+        let found = find(documents, "contexts", name)?;
         return found.map_or_else(|| refuse("contexts", unknown()), Ok);
     }
-    match *entries(documents, "contexts")? {
-        [only] => Ok(only),
-        [] => refuse("contexts", "must hold a context"),
-        _ => refuse("current-context", "is required when there are several contexts"),
+    let mut all = entries(documents, "contexts")?;
+    match (all.pop(), all.is_empty()) {
+        (Some(only), true) => Ok(only),
+        (Some(_), false) => refuse("current-context", "is required when there are several contexts"),
+        (None, _) => refuse("contexts", "must hold a context"),
     }
 }
 
-fn current_name(documents: &[Document]) -> Result<Option<Cow<'_, str>>> {
+fn current_name(documents: &[Document]) -> Result<Option<&str>> {
     const FIELD: &str = "current-context";
     for document in documents {
         match document.root.get(FIELD) {
-            Some(value) if !is_empty(value) => {
-                let wrong = || refuse(document.located(FIELD), WRONG_TYPE);
-                return name(value).map_or_else(wrong, |name| Ok(Some(name)));
-            }
+            Some(Value::String(name)) if !name.is_empty() => return Ok(Some(name)),
+            Some(value) if !is_empty(value) => return refuse(document.located(FIELD), WRONG_TYPE),
             _ => {}
         }
     }
@@ -158,18 +159,21 @@ fn current_name(documents: &[Document]) -> Result<Option<Cow<'_, str>>> {
 
 /// The entry of a list by its name.
 fn find<'d>(documents: &'d [Document], list: &'static str, wanted: &str) -> Result<Option<Entry<'d>>> {
-    let mut found = entries(documents, list)?;
-    found.retain(|entry| entry.name().as_deref() == Some(wanted));
-    match *found {
-        [first, second, ..] if std::ptr::eq(first.document, second.document) => {
-            refuse(second.path("name"), "is the same as that of an entry before")
-        }
-        _ => Ok(found.first().copied()),
+    let entries = entries(documents, list)?.into_iter();
+    let mut found = entries.filter(|entry| entry.name == Some(wanted));
+    let first = found.next();
+    match (&first, found.next()) {
+        (Some(first), Some(second)) if std::ptr::eq(first.document, second.document) => refuse(
+            join(&second.path, "name"),
+            "is the same as that of an entry before",
+        ),
+        _ => Ok(first),
     }
 }
 
 /// The entries of a list in all documents.
 fn entries<'d>(documents: &'d [Document], list: &'static str) -> Result<Vec<Entry<'d>>> {
+    let field = list.trim_end_matches('s');
     let mut all = Vec::new();
     for document in documents {
         let items = match document.root.get(list) {
@@ -177,23 +181,15 @@ fn entries<'d>(documents: &'d [Document], list: &'static str) -> Result<Vec<Entr
             Some(value) if !is_empty(value) => return refuse(document.located(list), WRONG_TYPE),
             _ => &[],
         };
-        all.extend(items.iter().enumerate().map(|(index, value)| Entry {
+        all.extend(items.iter().enumerate().map(|(index, item)| Entry {
             document,
-            list,
-            index,
-            value,
+            path: document.located(&format!("{list}[{index}]")),
+            name: item.get("name").and_then(Value::as_str),
+            field,
+            value: item.get(field).unwrap_or(&Value::Null),
         }));
     }
     Ok(all)
-}
-
-/// A name is text; YAML takes one of digits for a number.
-fn name(value: &Value) -> Option<Cow<'_, str>> {
-    match value {
-        Value::String(text) => Some(Cow::Borrowed(text)),
-        Value::Number(number) => Some(Cow::Owned(number.to_string())),
-        _ => None,
-    }
 }
 
 const WRONG_TYPE: &str = "has a value of the wrong type";
@@ -209,31 +205,12 @@ impl Document {
 
 // === impl Entry ===
 
-impl<'d> Entry<'d> {
-    fn name(&self) -> Option<Cow<'d, str>> {
-        name(self.value.get("name")?)
-    }
-
-    /// The field with what it names, such as `cluster` of an entry in `clusters`.
-    fn field(&self) -> &'static str {
-        self.list.trim_end_matches('s')
-    }
-
-    fn content(&self) -> &'d Value {
-        self.value.get(self.field()).unwrap_or(&Value::Null)
-    }
-
-    /// The path to a field of it, as errors show it.
-    fn path(&self, field: &str) -> String {
-        self.document
-            .located(&format!("{}[{}].{field}", self.list, self.index))
-    }
-
+impl Entry<'_> {
     /// Checks and decodes it. An error names no more than a field that kube knows, because other keys are text of the
     /// file, and nothing of what serde says, because that quotes the file.
     fn section<T: DeserializeOwned>(self, refused: &[RefusedField]) -> Result<FilePart<T>> {
-        let path = self.path(self.field());
-        let Value::Object(fields) = self.content() else {
+        let path = join(&self.path, self.field);
+        let Value::Object(fields) = self.value else {
             return refuse(path, "must be a mapping");
         };
         let mut fields = fields.clone();
@@ -249,9 +226,7 @@ impl<'d> Entry<'d> {
             };
             extensions.retain(complete);
         }
-        let mut value = Value::Object(fields);
-        as_go_reads_it(&mut value);
-        match serde_path_to_error::deserialize(value) {
+        match serde_path_to_error::deserialize(Value::Object(fields)) {
             Ok(value) => Ok(FilePart {
                 value,
                 path,
