@@ -44,7 +44,7 @@ impl LeaseItem {
         }
         let list = protobuf::leases(bytes, MOST)?;
         Ok(ItemList {
-            metadata: list.metadata.unwrap_or_default().into(),
+            metadata: list.metadata.unwrap_or_default(),
             items: list.items.into_iter().map(Item::from).collect(),
         })
     }

@@ -4,6 +4,7 @@
 use crate::bounded::Bounded;
 use crate::subset::{Keep, Subset, describe, scrub};
 use crate::{keep, text};
+use prost::Message;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -18,20 +19,23 @@ pub struct ItemList<T> {
     pub items: Vec<Item<T>>,
 }
 
-/// Metadata of a page.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// Metadata of a page, a `metav1.ListMeta`.
+#[derive(Clone, PartialEq, Eq, Deserialize, Message)]
 #[serde(rename_all = "camelCase")]
 pub struct PageMeta {
     /// The version of the collection; empty when the server sent none.
+    #[prost(string, tag = "2")]
     #[serde(default, deserialize_with = "null_as_empty")]
     pub resource_version: String,
     /// Token with which to ask for the next page; empty on the last one.
+    #[prost(string, tag = "3")]
     #[serde(default, rename = "continue", deserialize_with = "null_as_empty")]
     pub continue_token: String,
     /// How many items are on the pages after this one; none where the server does not say. It does not count behind a
     /// selector.
+    #[prost(int64, optional, tag = "4")]
     #[serde(default)]
-    pub remaining_item_count: Option<u64>,
+    pub remaining_item_count: Option<i64>,
 }
 
 /// Metadata of an item.
@@ -87,7 +91,7 @@ pub struct ListError {
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 struct Page<T, const MOST: usize> {
     metadata: Option<PageMeta>,
-    #[serde(deserialize_with = "required")]
+    #[serde(deserialize_with = "Option::deserialize")]
     items: Option<Bounded<T, MOST>>,
 }
 
@@ -174,10 +178,6 @@ fn name_of(raw: &RawValue) -> Option<String> {
     let item = Subset::read(&mut serde_json::Deserializer::from_str(raw.get()), &NAME).ok()?;
     let name: Option<String> = item.field("metadata.name").ok()?;
     name.as_deref().map(text::printable_name)
-}
-
-fn required<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    Option::deserialize(deserializer)
 }
 
 fn null_as_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {

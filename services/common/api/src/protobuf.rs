@@ -32,17 +32,6 @@ struct TypeMeta {
     kind: String,
 }
 
-/// `metav1.ListMeta`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ListMeta {
-    #[prost(string, tag = "2")]
-    pub(crate) resource_version: String,
-    #[prost(string, tag = "3")]
-    pub(crate) continue_token: String,
-    #[prost(int64, optional, tag = "4")]
-    pub(crate) remaining_item_count: Option<i64>,
-}
-
 /// `metav1.ObjectMeta`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ObjectMeta {
@@ -83,7 +72,7 @@ pub(crate) struct LeaseSpec {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseList {
     #[prost(message, optional, tag = "1")]
-    pub(crate) metadata: Option<ListMeta>,
+    pub(crate) metadata: Option<PageMeta>,
     #[prost(message, repeated, tag = "2")]
     pub(crate) items: Vec<Lease>,
 }
@@ -106,18 +95,6 @@ struct Skipped {}
 struct Status {
     #[prost(string, optional, tag = "3")]
     message: Option<String>,
-}
-
-impl From<ListMeta> for PageMeta {
-    fn from(metadata: ListMeta) -> Self {
-        Self {
-            resource_version: metadata.resource_version,
-            continue_token: metadata.continue_token,
-            remaining_item_count: metadata
-                .remaining_item_count
-                .and_then(|count| count.try_into().ok()),
-        }
-    }
 }
 
 /// Returns true for a document in Protobuf.
