@@ -80,10 +80,8 @@ pub enum Item<T> {
 
 /// Why an answer is not a list.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer is not a Kubernetes list: {reason}")]
-pub struct ListError {
-    reason: String,
-}
+#[error("the answer is not a Kubernetes list: {0}")]
+pub struct ListError(pub(crate) String);
 
 /// The envelope. `items` must be there: an answer without it must not pass for an empty list, from which one would
 /// conclude that a shoot has no nodes. Null is how Go writes an empty list.
@@ -93,12 +91,6 @@ struct Page<T, const MOST: usize> {
     metadata: Option<PageMeta>,
     #[serde(deserialize_with = "Option::deserialize")]
     items: Option<Bounded<T, MOST>>,
-}
-
-impl ListError {
-    pub(crate) const fn new(reason: String) -> Self {
-        Self { reason }
-    }
 }
 
 // === impl ItemList ===
@@ -127,7 +119,7 @@ impl<'a, T: Deserialize<'a>> ItemList<T> {
     fn item_by_item<const MOST: usize>(bytes: &'a [u8]) -> Result<Self, ListError> {
         match serde_json::from_slice::<Page<&'a RawValue, MOST>>(bytes) {
             Ok(page) => Ok(Self::new(page, Item::from_raw)),
-            Err(error) => Err(ListError::new(scrub(&error.to_string()))),
+            Err(error) => Err(ListError(scrub(&error.to_string()))),
         }
     }
 

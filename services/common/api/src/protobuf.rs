@@ -112,10 +112,10 @@ pub(crate) fn leases(bytes: &[u8], most: usize) -> Result<LeaseList, ListError> 
     // An API server always writes the metadata, once. An answer without it must not pass for an empty list or a last
     // page, nor two answers for one.
     if counts.metadata.len() != 1 {
-        return Err(ListError::new("its metadata is missing or repeated".to_owned()));
+        return Err(ListError("its metadata is missing or repeated".to_owned()));
     }
     if counts.items.len() > most {
-        return Err(ListError::new(format!("more than {most} entries")));
+        return Err(ListError(format!("more than {most} entries")));
     }
     content(bytes, KIND)
 }
@@ -129,12 +129,12 @@ pub fn status_message(bytes: &[u8]) -> Option<String> {
 fn content<T: Message + Default + Debug>(bytes: &[u8], kind: &str) -> Result<T, ListError> {
     let document = bytes
         .strip_prefix(MAGIC)
-        .ok_or_else(|| ListError::new("it is not in Protobuf".to_owned()))?;
+        .ok_or_else(|| ListError("it is not in Protobuf".to_owned()))?;
     // A decoder's error names the message and the field, and nothing of the content.
-    let envelope = Envelope::<T>::decode(document).map_err(|error| ListError::new(error.to_string()))?;
+    let envelope = Envelope::<T>::decode(document).map_err(|error| ListError(error.to_string()))?;
     match envelope.type_meta {
         Some(of) if of.kind == kind => Ok(envelope.raw.unwrap_or_default()),
-        _ => Err(ListError::new(format!("its kind is not {kind}"))),
+        _ => Err(ListError(format!("its kind is not {kind}"))),
     }
 }
 
