@@ -1,6 +1,6 @@
 //! Lists of foreign objects that must not be longer than any real one.
 
-use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use std::{fmt, marker::PhantomData};
 
 /// At most `MOST` entries. A longer list is refused before more of it is kept: an entry can take many times the memory
@@ -26,16 +26,13 @@ impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Bounded<T
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<Vec<T>, A::Error> {
                 let mut kept = Vec::new();
-                while kept.len() < MOST {
-                    match entries.next_element()? {
-                        Some(entry) => kept.push(entry),
-                        None => return Ok(kept),
+                while let Some(entry) = entries.next_element()? {
+                    if kept.len() == MOST {
+                        return Err(A::Error::custom(format_args!("more than {MOST} entries")));
                     }
+                    kept.push(entry);
                 }
-                match entries.next_element::<IgnoredAny>()? {
-                    None => Ok(kept),
-                    Some(_) => Err(A::Error::custom(format_args!("more than {MOST} entries"))),
-                }
+                Ok(kept)
             }
         }
 

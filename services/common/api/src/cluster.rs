@@ -148,14 +148,16 @@ impl Cluster {
     }
 }
 
-crate::trimmed!(
-    Cluster,
-    ClusterResourceScope,
-    names::CLUSTER_GROUP,
-    names::V1ALPHA1,
-    "Cluster",
-    "clusters"
-);
+impl k8s_openapi::Resource for Cluster {
+    const API_VERSION: &'static str = "extensions.gardener.cloud/v1alpha1";
+    const GROUP: &'static str = names::CLUSTER_GROUP;
+    const KIND: &'static str = "Cluster";
+    const VERSION: &'static str = names::V1ALPHA1;
+    const URL_PATH_SEGMENT: &'static str = "clusters";
+    type Scope = ClusterResourceScope;
+}
+
+crate::trimmed!(Cluster);
 
 #[cfg(test)]
 mod tests;

@@ -82,12 +82,12 @@ impl ConfigErrors {
 impl fmt::Display for ConfigErrors {
     /// A line for each error, as compilers write them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut separator = "";
-        for error in &self.errors {
-            write!(f, "{separator}{}:{error}", self.file)?;
-            separator = "\n";
-        }
-        Ok(())
+        let lines: Vec<_> = self
+            .errors
+            .iter()
+            .map(|error| format!("{}:{error}", self.file))
+            .collect();
+        f.write_str(&lines.join("\n"))
     }
 }
 

@@ -23,26 +23,36 @@ use crate::{
     cluster::{Cluster, Shoot},
     names,
 };
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-/// Why a shoot is not probed, or why its probe has to stop.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a shoot is not probed, or why its probe has to stop: its text is for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SkipReason {
     /// The Cluster or the shoot has a deletionTimestamp.
+    #[error("The shoot is being deleted.")]
     Deleting,
     /// Hibernation is enabled in the shoot's specification.
+    #[error("The shoot hibernates: spec.hibernation.enabled is true.")]
     Hibernating,
     /// Hibernation was disabled, but the status still says hibernated.
+    #[error("The shoot is waking up: hibernation is disabled, but the status still says hibernated.")]
     WakingUp,
     /// The control plane is being migrated to another seed.
+    #[error("The shoot's control plane is being migrated to another seed.")]
     Migrating,
     /// The shoot has no worker pool.
+    #[error("The shoot has no worker pools.")]
     NoWorkers,
     /// A worker pool of the shoot runs its control plane.
+    #[error(
+        "The shoot is self-hosted: its control plane runs on its own nodes, where nothing can be scaled from the seed."
+    )]
     SelfHosted,
     /// The shoot was not created or restored successfully yet.
+    #[error("The shoot has not been created or restored successfully yet, or its last operation is unknown.")]
     NotReconciled,
     /// The Cluster cannot be read, for this reason.
+    #[error("The Cluster object cannot be used: {0}.")]
     Malformed(String),
 }
 
@@ -171,28 +181,6 @@ impl SkipReason {
             Self::SelfHosted => "self_hosted",
             Self::NotReconciled => "not_reconciled",
             Self::Malformed(_) => "malformed",
-        }
-    }
-}
-
-impl fmt::Display for SkipReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Deleting => f.write_str("The shoot is being deleted."),
-            Self::Hibernating => f.write_str("The shoot hibernates: spec.hibernation.enabled is true."),
-            Self::WakingUp => f.write_str(
-                "The shoot is waking up: hibernation is disabled, but the status still says hibernated.",
-            ),
-            Self::Migrating => f.write_str("The shoot's control plane is being migrated to another seed."),
-            Self::NoWorkers => f.write_str("The shoot has no worker pools."),
-            Self::SelfHosted => f.write_str(
-                "The shoot is self-hosted: its control plane runs on its own nodes, where nothing can be scaled from \
-                 the seed.",
-            ),
-            Self::NotReconciled => f.write_str(
-                "The shoot has not been created or restored successfully yet, or its last operation is unknown.",
-            ),
-            Self::Malformed(reason) => write!(f, "The Cluster object cannot be used: {reason}."),
         }
     }
 }

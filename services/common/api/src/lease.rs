@@ -1,6 +1,6 @@
 //! Node leases: when did each kubelet last reach its kube-apiserver?
 
-use crate::list::{Item, ItemList, ListError, RawMeta};
+use crate::list::{Item, ItemList, ListError, RawItem};
 use crate::{protobuf, text};
 use jiff::Timestamp;
 use serde::{Deserialize, Deserializer};
@@ -20,11 +20,7 @@ pub struct LeaseItem {
     pub lease_duration_seconds: Option<i32>,
 }
 
-#[derive(Deserialize)]
-struct Raw {
-    metadata: RawMeta,
-    spec: Option<RawSpec>,
-}
+type Raw = RawItem<RawSpec>;
 
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -48,7 +44,7 @@ impl LeaseItem {
         }
         let list = protobuf::leases(bytes, MOST)?;
         Ok(ItemList {
-            metadata: list.metadata.unwrap_or_default().into(),
+            metadata: list.metadata.unwrap_or_default(),
             items: list.items.into_iter().map(Item::from).collect(),
         })
     }

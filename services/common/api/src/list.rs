@@ -4,6 +4,7 @@
 use crate::bounded::Bounded;
 use crate::subset::{Keep, Subset, describe, scrub};
 use crate::{keep, text};
+use prost::Message;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -18,31 +19,42 @@ pub struct ItemList<T> {
     pub items: Vec<Item<T>>,
 }
 
-/// Metadata of a page.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+/// Metadata of a page, a `metav1.ListMeta`.
+#[derive(Clone, PartialEq, Eq, Deserialize, Message)]
 #[serde(rename_all = "camelCase")]
 pub struct PageMeta {
     /// The version of the collection; empty when the server sent none.
+    #[prost(string, tag = "2")]
     #[serde(default, deserialize_with = "null_as_empty")]
     pub resource_version: String,
     /// Token with which to ask for the next page; empty on the last one.
+    #[prost(string, tag = "3")]
     #[serde(default, rename = "continue", deserialize_with = "null_as_empty")]
     pub continue_token: String,
     /// How many items are on the pages after this one; none where the server does not say. It does not count behind a
     /// selector.
+    #[prost(int64, optional, tag = "4")]
     #[serde(default)]
-    pub remaining_item_count: Option<u64>,
+    pub remaining_item_count: Option<i64>,
 }
 
-/// Metadata of an item. What is left out of it is skipped.
+/// Metadata of an item.
 #[derive(Deserialize)]
-pub(crate) struct RawMeta<Labels = IgnoredAny, Annotations = IgnoredAny> {
+pub(crate) struct RawMeta<Labels, Annotations> {
     #[serde(deserialize_with = "text::shared")]
     pub(crate) name: Arc<str>,
     #[serde(default, rename = "resourceVersion", deserialize_with = "text::revision")]
     pub(crate) revision: u64,
     pub(crate) labels: Option<Labels>,
     pub(crate) annotations: Option<Annotations>,
+}
+
+/// An item as it is written. What is left out of it is skipped.
+#[derive(Deserialize)]
+pub(crate) struct RawItem<Spec, Status = IgnoredAny, Labels = IgnoredAny, Annotations = IgnoredAny> {
+    pub(crate) metadata: RawMeta<Labels, Annotations>,
+    pub(crate) spec: Option<Spec>,
+    pub(crate) status: Option<Status>,
 }
 
 /// `spec` of a Node or a Machine.
@@ -68,10 +80,8 @@ pub enum Item<T> {
 
 /// Why an answer is not a list.
 #[derive(Debug, thiserror::Error)]
-#[error("the answer is not a Kubernetes list: {reason}")]
-pub struct ListError {
-    reason: String,
-}
+#[error("the answer is not a Kubernetes list: {0}")]
+pub struct ListError(pub(crate) String);
 
 /// The envelope. `items` must be there: an answer without it must not pass for an empty list, from which one would
 /// conclude that a shoot has no nodes. Null is how Go writes an empty list.
@@ -79,14 +89,8 @@ pub struct ListError {
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
 struct Page<T, const MOST: usize> {
     metadata: Option<PageMeta>,
-    #[serde(deserialize_with = "required")]
+    #[serde(deserialize_with = "Option::deserialize")]
     items: Option<Bounded<T, MOST>>,
-}
-
-impl ListError {
-    pub(crate) const fn new(reason: String) -> Self {
-        Self { reason }
-    }
 }
 
 // === impl ItemList ===
@@ -115,7 +119,7 @@ impl<'a, T: Deserialize<'a>> ItemList<T> {
     fn item_by_item<const MOST: usize>(bytes: &'a [u8]) -> Result<Self, ListError> {
         match serde_json::from_slice::<Page<&'a RawValue, MOST>>(bytes) {
             Ok(page) => Ok(Self::new(page, Item::from_raw)),
-            Err(error) => Err(ListError::new(scrub(&error.to_string()))),
+            Err(error) => Err(ListError(scrub(&error.to_string()))),
         }
     }
 
@@ -166,10 +170,6 @@ fn name_of(raw: &RawValue) -> Option<String> {
     let item = Subset::read(&mut serde_json::Deserializer::from_str(raw.get()), &NAME).ok()?;
     let name: Option<String> = item.field("metadata.name").ok()?;
     name.as_deref().map(text::printable_name)
-}
-
-fn required<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    Option::deserialize(deserializer)
 }
 
 fn null_as_empty<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {

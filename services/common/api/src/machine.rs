@@ -1,7 +1,7 @@
 //! Machines, as which machine-controller-manager knows the nodes of a shoot.
 
 use crate::{
-    list::{ProviderSpec, RawMeta},
+    list::{ProviderSpec, RawItem},
     text,
 };
 use serde::Deserialize;
@@ -34,12 +34,7 @@ pub struct MachineItem {
     pub phase: MachinePhase,
 }
 
-#[derive(Deserialize)]
-struct Raw {
-    metadata: RawMeta<RawLabels>,
-    spec: Option<ProviderSpec>,
-    status: Option<RawStatus>,
-}
+type Raw = RawItem<ProviderSpec, RawStatus, RawLabels>;
 
 #[derive(Deserialize)]
 struct RawLabels {

@@ -67,46 +67,31 @@ fn deletion(value: &Value) -> Time {
     Time(time.unwrap_or(jiff::Timestamp::UNIX_EPOCH))
 }
 
-/// Makes a type an object of the API: the same as one of Kubernetes, reduced to what is read of it, or one with this
-/// scope, group, kind and plural.
+/// Makes a type an object of the API: the same as one of Kubernetes, reduced to what is read of it, or the one that it
+/// says to be as [`k8s_openapi::Resource`].
 #[macro_export]
 macro_rules! trimmed {
     ($type:ident, $of:ty) => {
-        $crate::trimmed!(
-            $type,
-            <$of as ::k8s_openapi::Resource>::Scope,
-            <$of as ::k8s_openapi::Resource>::GROUP,
-            <$of as ::k8s_openapi::Resource>::VERSION,
-            <$of as ::k8s_openapi::Resource>::KIND,
-            <$of as ::k8s_openapi::Resource>::URL_PATH_SEGMENT
-        );
+        impl ::k8s_openapi::Resource for $type {
+            const API_VERSION: &'static str = <$of as ::k8s_openapi::Resource>::API_VERSION;
+            const GROUP: &'static str = <$of as ::k8s_openapi::Resource>::GROUP;
+            const KIND: &'static str = <$of as ::k8s_openapi::Resource>::KIND;
+            const VERSION: &'static str = <$of as ::k8s_openapi::Resource>::VERSION;
+            const URL_PATH_SEGMENT: &'static str = <$of as ::k8s_openapi::Resource>::URL_PATH_SEGMENT;
+            type Scope = <$of as ::k8s_openapi::Resource>::Scope;
+        }
+
+        $crate::trimmed!($type);
     };
-    ($type:ident, $scope:ty, $group:expr, $version:expr, $kind:expr, $plural:expr) => {
-        impl ::kube::Resource for $type {
-            type DynamicType = ();
-            type Scope = $scope;
+    ($type:ident) => {
+        impl ::k8s_openapi::Metadata for $type {
+            type Ty = ::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-            fn group((): &()) -> std::borrow::Cow<'_, str> {
-                $group.into()
-            }
-
-            fn version((): &()) -> std::borrow::Cow<'_, str> {
-                $version.into()
-            }
-
-            fn kind((): &()) -> std::borrow::Cow<'_, str> {
-                $kind.into()
-            }
-
-            fn plural((): &()) -> std::borrow::Cow<'_, str> {
-                $plural.into()
-            }
-
-            fn meta(&self) -> &::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            fn metadata(&self) -> &Self::Ty {
                 &self.metadata
             }
 
-            fn meta_mut(&mut self) -> &mut ::k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+            fn metadata_mut(&mut self) -> &mut Self::Ty {
                 &mut self.metadata
             }
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     bounded::Bounded,
-    list::{ProviderSpec, RawMeta},
+    list::{ProviderSpec, RawItem},
     names, text,
 };
 use serde::Deserialize;
@@ -43,12 +43,7 @@ pub struct NodeCondition {
 /// A node has some ten conditions, with node-problem-detector some thirty.
 const MOST_CONDITIONS: usize = 128;
 
-#[derive(Deserialize)]
-struct Raw {
-    metadata: RawMeta<RawLabels, RawAnnotations>,
-    spec: Option<ProviderSpec>,
-    status: Option<RawStatus>,
-}
+type Raw = RawItem<ProviderSpec, RawStatus, RawLabels, RawAnnotations>;
 
 #[derive(Default, Deserialize)]
 struct RawLabels {

@@ -5,7 +5,7 @@ mod dependents;
 pub use dependents::{DependentResource, ResourceRef, ScaleInfo};
 
 use self::dependents::DependentFile;
-use crate::config::{self, ConfigErrors, POSITIVE, Parsed, Section, Setting, UnknownFields, secs};
+use crate::config::{self, ConfigErrors, POSITIVE, Parsed, Section, UnknownFields, secs};
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -68,24 +68,6 @@ struct ProberFile {
     dependent_resource_infos: Option<Vec<DependentFile>>,
 }
 
-// Where DWD has a default, it is the same: `internal/prober/config.go`.
-
-/// Kubelets renew every 10 s: probes and leases are never looked at more often than each second.
-const PROBE_INTERVAL: Setting<Duration> = Setting::duration("probeInterval", secs(10), secs(1));
-const INITIAL_DELAY: Setting<Duration> = Setting::duration("initialDelay", secs(30), secs(0));
-const PROBE_TIMEOUT: Setting<Duration> = Setting::duration("probeTimeout", secs(30), POSITIVE);
-const JITTER: Setting<f64> = Setting::number("backoffJitterFactor", 0.2, 0.0, 10.0);
-/// Gardener sets the same for shoots. kube-controller-manager knows seconds, and a lease is only renewed every few.
-const GRACE: Setting<Duration> = Setting::duration("kcmNodeMonitorGraceDuration", secs(40), secs(1));
-const SUCCESS_THRESHOLD: Setting<u32> = Setting::number("successThreshold", 1, 1, 1_000);
-/// Older DWD releases had 3; with it a loss is seen after kube-controller-manager has acted.
-const FAILURE_THRESHOLD: Setting<u32> = Setting::number("failureThreshold", 1, 1, 1_000);
-/// Of DWD before v1.
-const INTERNAL_BACK_OFF: Setting<Duration> =
-    Setting::duration("internalProbeFailureBackOffDuration", secs(30), secs(0));
-
-const DEFAULT_NODE_LEASE_FAILURE_FRACTION: f64 = 0.6;
-
 /// Reads and checks a prober configuration (YAML or JSON).
 ///
 /// # Errors
@@ -95,42 +77,54 @@ pub fn parse(bytes: &[u8], unknown: UnknownFields) -> Result<Parsed<ProberConfig
 }
 
 fn validate(file: ProberFile, at: &Section<'_>) -> Option<ProberConfig> {
-    let secret = at
-        .required("kubeConfigSecretName", file.kube_config_secret_name)
-        .and_then(|name| at.object_name("kubeConfigSecretName", name));
+    let secret = at.object_name("kubeConfigSecretName", file.kube_config_secret_name);
     // Go writes a text that is not set as an empty one.
     let external = file
         .external_kube_config_secret_name
         .filter(|name| !name.is_empty());
-    let external = external.and_then(|name| at.object_name("externalKubeConfigSecretName", name));
+    let external = external.and_then(|name| at.object_name("externalKubeConfigSecretName", Some(name)));
     let dependents = at
         .required("dependentResourceInfos", file.dependent_resource_infos)
         .and_then(|list| dependents::validate(list, at));
+    let fraction = file.node_lease_failure_fraction.unwrap_or(0.6);
+    if !(fraction > 0.0 && fraction <= 1.0) {
+        let message = format!("must be more than 0 and at most 1, not {fraction}");
+        at.fault("nodeLeaseFailureFraction", message);
+    }
+    // Where DWD has a default, it is the same: `internal/prober/config.go`.
     Some(ProberConfig {
-        probe_interval: at.duration(PROBE_INTERVAL, file.probe_interval),
-        initial_delay: at.duration(INITIAL_DELAY, file.initial_delay),
-        probe_timeout: at.duration(PROBE_TIMEOUT, file.probe_timeout),
-        backoff_jitter_factor: at.number(JITTER, file.backoff_jitter_factor),
-        kcm_node_monitor_grace_duration: at.duration(GRACE, file.kcm_node_monitor_grace_duration),
-        node_lease_failure_fraction: failure_fraction(file.node_lease_failure_fraction, at),
-        success_threshold: at.number(SUCCESS_THRESHOLD, file.success_threshold),
-        failure_threshold: at.number(FAILURE_THRESHOLD, file.failure_threshold),
-        internal_probe_failure_back_off_duration: at
-            .duration(INTERNAL_BACK_OFF, file.internal_probe_failure_back_off_duration),
+        // Kubelets renew every 10 s: probes and leases are never looked at more often than each second.
+        probe_interval: at.duration("probeInterval", file.probe_interval, secs(10), secs(1)..),
+        initial_delay: at.duration("initialDelay", file.initial_delay, secs(30), secs(0)..),
+        probe_timeout: at.duration("probeTimeout", file.probe_timeout, secs(30), POSITIVE..),
+        backoff_jitter_factor: at.number(
+            "backoffJitterFactor",
+            file.backoff_jitter_factor.unwrap_or(0.2),
+            0.0..=10.0,
+        ),
+        // Gardener sets the same for shoots. kube-controller-manager knows seconds, and a lease is only renewed every
+        // few.
+        kcm_node_monitor_grace_duration: at.duration(
+            "kcmNodeMonitorGraceDuration",
+            file.kcm_node_monitor_grace_duration,
+            secs(40),
+            secs(1)..,
+        ),
+        node_lease_failure_fraction: fraction,
+        success_threshold: at.number("successThreshold", file.success_threshold.unwrap_or(1), 1..=1_000),
+        // Older DWD releases had 3; with it a loss is seen after kube-controller-manager has acted.
+        failure_threshold: at.number("failureThreshold", file.failure_threshold.unwrap_or(1), 1..=1_000),
+        // Of DWD before v1.
+        internal_probe_failure_back_off_duration: at.duration(
+            "internalProbeFailureBackOffDuration",
+            file.internal_probe_failure_back_off_duration,
+            secs(30),
+            secs(0)..,
+        ),
         kube_config_secret_name: secret?,
         external_kube_config_secret_name: external,
         dependent_resource_infos: dependents?,
     })
-}
-
-/// A share: more than 0, which is no range.
-fn failure_fraction(field: Option<f64>, at: &Section<'_>) -> f64 {
-    let value = field.unwrap_or(DEFAULT_NODE_LEASE_FAILURE_FRACTION);
-    if !(value > 0.0 && value <= 1.0) {
-        let message = format!("must be more than 0 and at most 1, not {value}");
-        at.fault("nodeLeaseFailureFraction", message);
-    }
-    value
 }
 
 #[cfg(test)]

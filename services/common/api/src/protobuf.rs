@@ -32,17 +32,6 @@ struct TypeMeta {
     kind: String,
 }
 
-/// `metav1.ListMeta`.
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct ListMeta {
-    #[prost(string, tag = "2")]
-    pub(crate) resource_version: String,
-    #[prost(string, tag = "3")]
-    pub(crate) continue_token: String,
-    #[prost(int64, optional, tag = "4")]
-    pub(crate) remaining_item_count: Option<i64>,
-}
-
 /// `metav1.ObjectMeta`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ObjectMeta {
@@ -83,7 +72,7 @@ pub(crate) struct LeaseSpec {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct LeaseList {
     #[prost(message, optional, tag = "1")]
-    pub(crate) metadata: Option<ListMeta>,
+    pub(crate) metadata: Option<PageMeta>,
     #[prost(message, repeated, tag = "2")]
     pub(crate) items: Vec<Lease>,
 }
@@ -108,18 +97,6 @@ struct Status {
     message: Option<String>,
 }
 
-impl From<ListMeta> for PageMeta {
-    fn from(metadata: ListMeta) -> Self {
-        Self {
-            resource_version: metadata.resource_version,
-            continue_token: metadata.continue_token,
-            remaining_item_count: metadata
-                .remaining_item_count
-                .and_then(|count| count.try_into().ok()),
-        }
-    }
-}
-
 /// Returns true for a document in Protobuf.
 pub(crate) fn is_protobuf(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
@@ -135,10 +112,10 @@ pub(crate) fn leases(bytes: &[u8], most: usize) -> Result<LeaseList, ListError> 
     // An API server always writes the metadata, once. An answer without it must not pass for an empty list or a last
     // page, nor two answers for one.
     if counts.metadata.len() != 1 {
-        return Err(ListError::new("its metadata is missing or repeated".to_owned()));
+        return Err(ListError("its metadata is missing or repeated".to_owned()));
     }
     if counts.items.len() > most {
-        return Err(ListError::new(format!("more than {most} entries")));
+        return Err(ListError(format!("more than {most} entries")));
     }
     content(bytes, KIND)
 }
@@ -152,12 +129,12 @@ pub fn status_message(bytes: &[u8]) -> Option<String> {
 fn content<T: Message + Default + Debug>(bytes: &[u8], kind: &str) -> Result<T, ListError> {
     let document = bytes
         .strip_prefix(MAGIC)
-        .ok_or_else(|| ListError::new("it is not in Protobuf".to_owned()))?;
+        .ok_or_else(|| ListError("it is not in Protobuf".to_owned()))?;
     // A decoder's error names the message and the field, and nothing of the content.
-    let envelope = Envelope::<T>::decode(document).map_err(|error| ListError::new(error.to_string()))?;
+    let envelope = Envelope::<T>::decode(document).map_err(|error| ListError(error.to_string()))?;
     match envelope.type_meta {
         Some(of) if of.kind == kind => Ok(envelope.raw.unwrap_or_default()),
-        _ => Err(ListError::new(format!("its kind is not {kind}"))),
+        _ => Err(ListError(format!("its kind is not {kind}"))),
     }
 }
 

@@ -26,68 +26,61 @@ pub(crate) fn validate(file: LabelSelector, at: &Section<'_>) -> Option<Selector
     let at_labels = at.below("matchLabels");
     for (key, value) in labels {
         check_key(&at_labels, &key, &key);
-        let value = label_value(&at_labels.below(&key), value);
-        expressions.extend(value.map(|value| Expression::In(key, BTreeSet::from([value]))));
+        check_value(&at_labels.below(&key), &value);
+        expressions.insert(Expression::In(key, BTreeSet::from([value])));
     }
     let at = at.below("matchExpressions");
     for (index, item) in list.into_iter().enumerate() {
-        expressions.extend(expression(item, &at.item(index)));
+        check_expression(&at.item(index), &item);
+        expressions.extend(Expression::try_from(item));
     }
     Some(expressions.into_iter().collect())
 }
 
-fn expression(file: LabelSelectorRequirement, at: &Section<'_>) -> Option<Expression> {
+fn check_expression(at: &Section<'_>, file: &LabelSelectorRequirement) {
     // Kubernetes' own type takes what is absent for empty.
-    let required = |name, text: String| at.required(name, Some(text).filter(|text| !text.is_empty()));
-    let key = required("key", file.key).filter(|key| check_key(at, "key", key));
-    let operator = required("operator", file.operator)?;
-    let (at_values, list) = match file.values {
-        Some(list) => (at.below("values"), list),
-        None => (at.clone(), Vec::new()),
+    match &*file.key {
+        "" => at.fault("key", "is required"),
+        key => check_key(at, "key", key),
+    }
+    let (at_values, values) = match &file.values {
+        Some(list) => (at.below("values"), list.as_slice()),
+        None => (at.clone(), [].as_slice()),
     };
-    let list = list.into_iter().enumerate();
-    let value = |(index, value)| label_value(&at_values.item(index), value);
-    let values: BTreeSet<String> = list.filter_map(value).collect();
-    match operator.as_str() {
+    for (index, value) in values.iter().enumerate() {
+        check_value(&at_values.item(index), value);
+    }
+    match &*file.operator {
+        "" => at.fault("operator", "is required"),
         name @ ("In" | "NotIn") if values.is_empty() => {
             at_values.wrong(format!("the operator {name} needs at least one value"));
-            None
         }
-        "In" => Some(Expression::In(key?, values)),
-        "NotIn" => Some(Expression::NotIn(key?, values)),
         name @ ("Exists" | "DoesNotExist") if !values.is_empty() => {
             at_values.wrong(format!("the operator {name} takes no values"));
-            None
         }
-        "Exists" => Some(Expression::Exists(key?)),
-        "DoesNotExist" => Some(Expression::DoesNotExist(key?)),
+        "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
         other => {
             let message = format!("must be In, NotIn, Exists or DoesNotExist, not {:?}", cut(other));
             at.fault("operator", message);
-            None
         }
     }
 }
 
-fn check_key(at: &Section<'_>, field: &str, key: &str) -> bool {
-    let valid = is_label_key(key);
-    if !valid {
+fn check_key(at: &Section<'_>, field: &str, key: &str) {
+    if !is_label_key(key) {
         let shown = cut(key);
         let message = format!("{shown:?} is not the key of a label, such as app or example.com/role");
         at.fault(field, message);
     }
-    valid
 }
 
-fn label_value(at: &Section<'_>, value: String) -> Option<String> {
-    if value.is_empty() || is_label_name(&value) {
-        return Some(value);
+fn check_value(at: &Section<'_>, value: &str) {
+    if !value.is_empty() && !is_label_name(value) {
+        let shown = cut(value);
+        at.wrong(format!(
+            "{shown:?} is not the value of a label: letters, digits, -, _ and ., at most 63"
+        ));
     }
-    let shown = cut(&value);
-    at.wrong(format!(
-        "{shown:?} is not the value of a label: letters, digits, -, _ and ., at most 63"
-    ));
-    None
 }
 
 /// An optional DNS subdomain and a name.

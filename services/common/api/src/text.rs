@@ -75,7 +75,8 @@ pub fn printable_message(text: &str) -> String {
 }
 
 /// At most this many characters of a text, with a mark where it was cut.
-pub(crate) fn begin(text: &str, characters: usize) -> String {
+#[must_use]
+pub fn begin(text: &str, characters: usize) -> String {
     match text.char_indices().nth(characters) {
         None => text.to_owned(),
         Some((end, _)) => text.get(..end).unwrap_or_default().to_owned() + "…",

@@ -1,7 +1,7 @@
 //! The configuration of the weeder: the file that Gardener writes for DWD's weeder.
 
 use crate::{
-    config::{self, ConfigErrors, Parsed, Section, Setting, UnknownFields, secs},
+    config::{self, ConfigErrors, Parsed, Section, UnknownFields, secs},
     names,
     selector::{self, Selector},
 };
@@ -57,10 +57,6 @@ const KNOWN_KINDS: [&str; 6] = [
     "StatefulSet",
 ];
 
-/// The default is that of DWD, `internal/weeder/config.go`.
-const WATCH_DURATION: Setting<Duration> = Setting::duration("watchDuration", secs(300), secs(1));
-const READY_FOR: Setting<Duration> = Setting::duration("readyFor", secs(0), secs(0));
-
 /// Reads and checks a weeder configuration (YAML or JSON).
 ///
 /// # Errors
@@ -75,8 +71,9 @@ fn validate(file: WeederFile, at: &Section<'_>) -> Option<WeederConfig> {
         file.services_and_dependant_selectors,
     );
     Some(WeederConfig {
-        watch_duration: at.duration(WATCH_DURATION, file.watch_duration),
-        ready_for: at.duration(READY_FOR, file.ready_for),
+        // The default is that of DWD, `internal/weeder/config.go`.
+        watch_duration: at.duration("watchDuration", file.watch_duration, secs(300), secs(1)..),
+        ready_for: at.duration("readyFor", file.ready_for, secs(0), secs(0)..),
         exclude_kinds: kinds(file.exclude_kinds.unwrap_or_default(), at),
         delete_pods_without_controller: file.delete_pods_without_controller.unwrap_or(false),
         delete_pods_of_jobs: file.delete_pods_of_jobs.unwrap_or(false),

@@ -7,9 +7,9 @@ use serde_saphyr::{Error, Location, NonFiniteFloatPolicy, Options, budget::Budge
 /// Largest file that is read: the size limit of a ConfigMap or Secret.
 const MAX_BYTES: usize = 1 << 20;
 /// Deepest nesting; a configuration file has 7 levels, a kubeconfig 5.
-const MAX_DEPTH: usize = 32;
+pub(crate) const MAX_DEPTH: usize = 32;
 /// Most values in a file, and most that its aliases may add.
-const MAX_NODES: usize = 100_000;
+pub(crate) const MAX_NODES: usize = 100_000;
 
 /// The text of a file, without a byte order mark.
 ///

@@ -28,10 +28,7 @@ const LONGEST_TEXT: usize = 2_048;
 
 /// A text from anywhere, cut, and without characters that a terminal acts upon: JSON escapes only some of them.
 fn shown(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_TEXT) {
-        Some((end, _)) => text::printable(text.get(..end).unwrap_or_default()) + "…",
-        None => text::printable(text),
-    }
+    text::printable(&text::begin(text, LONGEST_TEXT))
 }
 
 /// Writes one line per event.

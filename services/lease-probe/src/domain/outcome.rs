@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use watchdog_api::duration::format;
 use watchdog_api::eligibility::SkipReason;
-use watchdog_api::text::printable;
+use watchdog_api::text::{begin, printable};
 
 /// The outcome of the last probe of a shoot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -280,10 +280,7 @@ const LONGEST_QUOTE: usize = 300;
 /// Text that comes from outside, printable and cut to what fits into a sentence.
 #[must_use]
 pub fn quote(text: &str) -> String {
-    match text.char_indices().nth(LONGEST_QUOTE) {
-        None => printable(text),
-        Some((end, _)) => printable(text.get(..end).unwrap_or_default()) + "…",
-    }
+    printable(&begin(text, LONGEST_QUOTE))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::{Result, refuse};
 use crate::yaml;
+use encoding_rs::{Encoding, UTF_8};
 use kube::config::{AuthInfo, Cluster, Context};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -43,11 +44,15 @@ pub(super) struct FilePart<T> {
     pub(super) folder: PathBuf,
 }
 
-/// An entry of a list, `[{name: ..., cluster: {...}}, ...]`, without its name.
-type Entry<'d> = FilePart<&'d Value>;
-
-/// An entry with its name, if it has one, its document, and its place in the list.
-type NamedEntry<'d> = (Option<Cow<'d, str>>, (&'d Document, usize), Entry<'d>);
+/// An entry of a list, such as `clusters: [{name: ..., cluster: {...}}, ...]`.
+struct Entry<'d> {
+    document: &'d Document,
+    path: String,
+    name: Option<&'d str>,
+    /// The field beside the name, such as `cluster`.
+    field: &'static str,
+    value: &'d Value,
+}
 
 /// Reads the documents of a file.
 pub(super) fn decode(bytes: &[u8], most_bytes: usize, file: &Path) -> Result<Vec<Document>> {
@@ -67,10 +72,11 @@ pub(super) fn decode(bytes: &[u8], most_bytes: usize, file: &Path) -> Result<Vec
     let mut kept = Vec::new();
     for document in documents {
         match document {
-            Value::Object(root) if !root.is_empty() => kept.push(Document {
-                file: file.to_owned(),
-                root,
-            }),
+            Value::Object(mut root) if !root.is_empty() => {
+                root.values_mut().for_each(as_go_reads_it);
+                let file = file.to_owned();
+                kept.push(Document { file, root });
+            }
             Value::Object(_) | Value::Null => {}
             _ => return refuse(whole(), "must be a mapping"),
         }
@@ -89,11 +95,11 @@ pub(super) fn select(
         return refuse("kubeconfig", "is empty");
     }
     let context: FilePart<Context> = current(documents, context)?.section(&[])?;
-    let Some(cluster) = find(documents, "clusters", "cluster", &context.value.cluster)? else {
+    let Some(cluster) = find(documents, "clusters", &context.value.cluster)? else {
         return refuse("clusters", "no entry has the name that the context refers to");
     };
     let user = match &context.value.user {
-        Some(name) => find(documents, "users", "user", name)?,
+        Some(name) => find(documents, "users", name)?,
         None => None,
     };
     Ok(Selected {
@@ -113,8 +119,9 @@ pub(super) fn select(
 /// The names of all contexts, in the order of the files.
 pub(super) fn context_names(documents: &[Document]) -> Result<Vec<String>> {
     let mut names: Vec<String> = Vec::new();
-    for (name, ..) in entries(documents, "contexts", "context")? {
-        names.extend(name.map(Cow::into_owned).filter(|name| !names.contains(name)));
+    for entry in entries(documents, "contexts")? {
+        let name = entry.name.map(str::to_owned);
+        names.extend(name.filter(|name| !names.contains(name)));
     }
     Ok(names)
 }
@@ -122,30 +129,28 @@ pub(super) fn context_names(documents: &[Document]) -> Result<Vec<String>> {
 /// The context in use.
 fn current<'d>(documents: &'d [Document], asked: Option<&'d str>) -> Result<Entry<'d>> {
     let (name, referrer) = match asked {
-        Some(name) => (Some(Cow::Borrowed(name)), "--context"),
+        Some(name) => (Some(name), "--context"),
         None => (current_name(documents)?, "current-context"),
     };
     if let Some(name) = name {
         let unknown = || format!("no entry has the name that {referrer} refers to");
-        let found = find(documents, "contexts", "context", &name)?;
+        let found = find(documents, "contexts", name)?;
         return found.map_or_else(|| refuse("contexts", unknown()), Ok);
     }
-    let mut all = entries(documents, "contexts", "context")?;
+    let mut all = entries(documents, "contexts")?;
     match (all.pop(), all.is_empty()) {
-        (Some((.., only)), true) => Ok(only),
+        (Some(only), true) => Ok(only),
         (Some(_), false) => refuse("current-context", "is required when there are several contexts"),
         (None, _) => refuse("contexts", "must hold a context"),
     }
 }
 
-fn current_name(documents: &[Document]) -> Result<Option<Cow<'_, str>>> {
+fn current_name(documents: &[Document]) -> Result<Option<&str>> {
     const FIELD: &str = "current-context";
     for document in documents {
         match document.root.get(FIELD) {
-            Some(value) if !is_empty(value) => {
-                let wrong = || refuse(document.located(FIELD), WRONG_TYPE);
-                return name(value).map_or_else(wrong, |name| Ok(Some(name)));
-            }
+            Some(Value::String(name)) if !name.is_empty() => return Ok(Some(name)),
+            Some(value) if !is_empty(value) => return refuse(document.located(FIELD), WRONG_TYPE),
             _ => {}
         }
     }
@@ -153,23 +158,22 @@ fn current_name(documents: &[Document]) -> Result<Option<Cow<'_, str>>> {
 }
 
 /// The entry of a list by its name.
-fn find<'d>(documents: &'d [Document], list: &str, field: &str, wanted: &str) -> Result<Option<Entry<'d>>> {
-    let entries = entries(documents, list, field)?.into_iter();
-    let mut found = entries.filter(|(name, ..)| name.as_deref() == Some(wanted));
-    let Some((_, (document, _), entry)) = found.next() else {
-        return Ok(None);
-    };
-    match found.next() {
-        Some((_, (of_second, second), _)) if std::ptr::eq(of_second, document) => refuse(
-            document.located(&format!("{list}[{second}].name")),
+fn find<'d>(documents: &'d [Document], list: &'static str, wanted: &str) -> Result<Option<Entry<'d>>> {
+    let entries = entries(documents, list)?.into_iter();
+    let mut found = entries.filter(|entry| entry.name == Some(wanted));
+    let first = found.next();
+    match (&first, found.next()) {
+        (Some(first), Some(second)) if std::ptr::eq(first.document, second.document) => refuse(
+            join(&second.path, "name"),
             "is the same as that of an entry before",
         ),
-        _ => Ok(Some(entry)),
+        _ => Ok(first),
     }
 }
 
 /// The entries of a list in all documents.
-fn entries<'d>(documents: &'d [Document], list: &str, field: &str) -> Result<Vec<NamedEntry<'d>>> {
+fn entries<'d>(documents: &'d [Document], list: &'static str) -> Result<Vec<Entry<'d>>> {
+    let field = list.trim_end_matches('s');
     let mut all = Vec::new();
     for document in documents {
         let items = match document.root.get(list) {
@@ -177,25 +181,15 @@ fn entries<'d>(documents: &'d [Document], list: &str, field: &str) -> Result<Vec
             Some(value) if !is_empty(value) => return refuse(document.located(list), WRONG_TYPE),
             _ => &[],
         };
-        for (index, item) in items.iter().enumerate() {
-            let part = FilePart {
-                value: item.get(field).unwrap_or(&Value::Null),
-                path: document.located(&format!("{list}[{index}].{field}")),
-                folder: document.file.parent().unwrap_or(Path::new("")).to_owned(),
-            };
-            all.push((item.get("name").and_then(name), (document, index), part));
-        }
+        all.extend(items.iter().enumerate().map(|(index, item)| Entry {
+            document,
+            path: document.located(&format!("{list}[{index}]")),
+            name: item.get("name").and_then(Value::as_str),
+            field,
+            value: item.get(field).unwrap_or(&Value::Null),
+        }));
     }
     Ok(all)
-}
-
-/// A name is text; YAML takes one of digits for a number.
-fn name(value: &Value) -> Option<Cow<'_, str>> {
-    match value {
-        Value::String(text) => Some(Cow::Borrowed(text)),
-        Value::Number(number) => Some(Cow::Owned(number.to_string())),
-        _ => None,
-    }
 }
 
 const WRONG_TYPE: &str = "has a value of the wrong type";
@@ -215,14 +209,15 @@ impl Entry<'_> {
     /// Checks and decodes it. An error names no more than a field that kube knows, because other keys are text of the
     /// file, and nothing of what serde says, because that quotes the file.
     fn section<T: DeserializeOwned>(self, refused: &[RefusedField]) -> Result<FilePart<T>> {
+        let path = join(&self.path, self.field);
         let Value::Object(fields) = self.value else {
-            return refuse(self.path, "must be a mapping");
+            return refuse(path, "must be a mapping");
         };
         let mut fields = fields.clone();
         fields.retain(|_, value| !is_empty(value));
         for (field, instead) in refused {
             if fields.get(*field).is_some_and(|value| *value != false) {
-                return refuse(join(&self.path, field), format!("is not supported: {instead}"));
+                return refuse(join(&path, field), format!("is not supported: {instead}"));
             }
         }
         if let Some(Value::Array(extensions)) = fields.get_mut("extensions") {
@@ -231,17 +226,15 @@ impl Entry<'_> {
             };
             extensions.retain(complete);
         }
-        let mut value = Value::Object(fields);
-        as_go_reads_it(&mut value);
-        match serde_path_to_error::deserialize(value) {
+        match serde_path_to_error::deserialize(Value::Object(fields)) {
             Ok(value) => Ok(FilePart {
                 value,
-                path: self.path,
-                folder: self.folder,
+                path,
+                folder: self.document.file.parent().unwrap_or(Path::new("")).to_owned(),
             }),
             Err(error) => match error.path().iter().next() {
-                Some(serde_path_to_error::Segment::Map { key }) => refuse(join(&self.path, key), WRONG_TYPE),
-                _ => refuse(self.path, "lacks the field cluster"),
+                Some(serde_path_to_error::Segment::Map { key }) => refuse(join(&path, key), WRONG_TYPE),
+                _ => refuse(path, "lacks the field cluster"),
             },
         }
     }
@@ -275,17 +268,8 @@ fn as_go_reads_it(value: &mut Value) {
 
 /// The text of a file, which may begin with a byte order mark.
 fn text(bytes: &[u8]) -> Option<Cow<'_, str>> {
-    let utf16 = |rest: &[u8], unit: fn([u8; 2]) -> u16| {
-        let (pairs, rest) = rest.as_chunks();
-        let units: Vec<u16> = pairs.iter().map(|pair| unit(*pair)).collect();
-        let text = rest.is_empty().then(|| String::from_utf16(&units).ok());
-        text.flatten().map(Cow::Owned)
-    };
-    match bytes {
-        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
-        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
-        [0xef, 0xbb, 0xbf, rest @ ..] | rest => std::str::from_utf8(rest).ok().map(Cow::Borrowed),
-    }
+    let (encoding, mark) = Encoding::for_bom(bytes).unwrap_or((UTF_8, 0));
+    encoding.decode_without_bom_handling_and_without_replacement(bytes.get(mark..)?)
 }
 
 /// Why and where a file cannot be decoded. What the decoder says is not shown, because it quotes the file.

@@ -1,9 +1,8 @@
 //! `dependentResourceInfos`: what is scaled, and in which order.
 
 use crate::{
-    config::{POSITIVE, Section, Setting, secs},
+    config::{POSITIVE, Section, secs},
     names,
-    text::cut,
 };
 use serde::Deserialize;
 use std::{fmt, time::Duration};
@@ -78,11 +77,6 @@ struct ScaleFile {
 const MAX_DEPENDENTS: usize = 100;
 const MAX_REPLICAS: i32 = 10_000;
 
-// As in DWD, `internal/prober/config.go`, which reads an absent level as 0.
-const LEVEL: Setting<i32> = Setting::number("level", 0, 0, 1_000);
-const INITIAL_DELAY: Setting<Duration> = Setting::duration("initialDelay", secs(0), secs(0));
-const TIMEOUT: Setting<Duration> = Setting::duration("timeout", secs(30), POSITIVE);
-
 pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Option<Vec<DependentResource>> {
     let at = at.below("dependentResourceInfos");
     if list.is_empty() {
@@ -104,9 +98,9 @@ pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Option<Vec
         let scale_up = scale_up.map(|scale| scale_info("scaleUp", scale, 1, &at_item));
         let scale_down = at_item.required("scaleDown", value.scale_down);
         let scale_down = scale_down.map(|scale| scale_info("scaleDown", scale, 0, &at_item));
-        let reference = at_item.required("ref", value.r#ref);
         let at_reference = at_item.below("ref");
-        let Some(reference) = reference.and_then(|written| checked_reference(written, &at_reference)) else {
+        let file = at_item.required("ref", value.r#ref);
+        let Some(reference) = file.and_then(|file| reference(file, &at_reference)) else {
             continue;
         };
         if let Some((first, _)) = seen.iter().find(|(_, known)| *known == reference) {
@@ -135,34 +129,15 @@ fn optional(optional: Option<bool>, should_exist: Option<bool>, at: &Section<'_>
     optional.unwrap_or(should_exist == Some(false))
 }
 
-fn checked_reference(written: RefFile, at: &Section<'_>) -> Option<ResourceRef> {
-    let api_version = at.required("apiVersion", written.api_version);
-    let kind = at.required("kind", written.kind);
-    let name = at.required("name", written.name);
-    let api_version =
-        api_version.and_then(|text| checked(at, "apiVersion", text, is_api_version, "like apps/v1"));
-    let kind = kind.and_then(|text| checked(at, "kind", text, names::is_kind, "like Deployment"));
-    let name = name.and_then(|name| at.object_name("name", name));
+fn reference(file: RefFile, at: &Section<'_>) -> Option<ResourceRef> {
+    let api_version = at.text("apiVersion", file.api_version, is_api_version, "like apps/v1");
+    let kind = at.text("kind", file.kind, names::is_kind, "like Deployment");
+    let name = at.object_name("name", file.name);
     Some(ResourceRef {
         api_version: api_version?,
         kind: kind?,
         name: name?,
     })
-}
-
-fn checked(
-    at: &Section<'_>,
-    field: &str,
-    text: String,
-    rule: fn(&str) -> bool,
-    wanted: &str,
-) -> Option<String> {
-    if rule(&text) {
-        return Some(text);
-    }
-    let message = format!("must be {wanted}, not {:?}", cut(&text));
-    at.fault(field, message);
-    None
 }
 
 /// `group/version`, or a version of the core group.
@@ -181,14 +156,12 @@ fn is_api_version(text: &str) -> bool {
 
 fn scale_info(field: &str, scale: ScaleFile, least_replicas: i32, at: &Section<'_>) -> ScaleInfo {
     let at = at.below(field);
-    let replicas = |replicas| {
-        let range = Setting::number("replicas", least_replicas, least_replicas, MAX_REPLICAS);
-        at.number(range, Some(replicas))
-    };
+    let replicas = |replicas| at.number("replicas", replicas, least_replicas..=MAX_REPLICAS);
+    // As in DWD, `internal/prober/config.go`, which reads an absent level as 0.
     ScaleInfo {
-        level: at.number(LEVEL, scale.level),
-        initial_delay: at.duration(INITIAL_DELAY, scale.initial_delay),
-        timeout: at.duration(TIMEOUT, scale.timeout),
+        level: at.number("level", scale.level.unwrap_or(0), 0..=1_000),
+        initial_delay: at.duration("initialDelay", scale.initial_delay, secs(0), secs(0)..),
+        timeout: at.duration("timeout", scale.timeout, secs(30), POSITIVE..),
         replicas: scale.replicas.map(replicas),
     }
 }

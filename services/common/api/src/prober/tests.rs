@@ -276,6 +276,24 @@ fn strange_keys_neither_cost_memory_nor_move_the_places_of_others() {
     assert!(fault.starts_with("2:15: probeTimeout: "), "{fault}");
 }
 
+/// The value that an alias or a merge stands for is written elsewhere, perhaps rightly for that place.
+#[test]
+fn what_an_alias_or_a_merge_stands_for_is_wrong_where_it_is_used() {
+    let scales = "name: &text Big\nkubeConfigSecretName: s\ndependentResourceInfos:\n\
+        - ref: {apiVersion: v1, kind: A, name: a}\n  scaleUp: &scale {level: -1, color: blue}\n  scaleDown: *scale\n\
+        - ref: {<<: {name: B}, apiVersion: v1, kind: *text}\n  scaleUp: {timeout: *text}\n  scaleDown: {}\n";
+    let expected = [
+        "5:27: dependentResourceInfos[0].scaleUp.level: must be from 0 to 1000, not -1",
+        "5:31: dependentResourceInfos[0].scaleUp.color: unknown field",
+        "6:14: dependentResourceInfos[0].scaleDown.level: must be from 0 to 1000, not -1",
+        "6:14: dependentResourceInfos[0].scaleDown.color: unknown field",
+        "7:8: dependentResourceInfos[1].ref.name: must be the name of an object: lower-case letters, digits, - and \
+         ., at most 253 characters",
+        "8:22: dependentResourceInfos[1].scaleUp.timeout: \"Big\" is not a duration; write it like 1m30s, 500ms or 0s",
+    ];
+    assert_eq!(errors(scales), expected);
+}
+
 #[test]
 fn booleans_are_read_as_gos_yaml_reads_them() {
     for (text, expected) in [

@@ -25,7 +25,7 @@ fn document<T: Message + Default + Debug + Clone>(kind: &str, raw: &T) -> Vec<u8
 
 fn list(items: Vec<Lease>) -> LeaseList {
     LeaseList {
-        metadata: Some(ListMeta::default()),
+        metadata: Some(PageMeta::default()),
         items,
     }
 }

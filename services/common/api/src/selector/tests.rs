@@ -99,6 +99,19 @@ fn what_the_api_server_would_refuse_is_refused() {
     }
 }
 
+/// A value that is wrong is there nevertheless.
+#[test]
+fn a_wrong_value_is_one_fault() {
+    let shown = read(&expression("foo, operator: In, values: [a b]"))
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        shown,
+        "<config>:1:54: matchExpressions[0].values[0]: \"a b\" is not the value of a label: letters, digits, -, _ \
+         and ., at most 63"
+    );
+}
+
 #[test]
 fn queries_are_kubectls() {
     let selector = "
