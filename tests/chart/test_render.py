@@ -88,6 +88,13 @@ def test_three_deployments_each_with_its_own():
         assert budget["apiVersion"] == "policy/v1" and budget["spec"]["maxUnavailable"] == 1
 
 
+def test_a_rolling_update_waits_until_a_new_witness_can_prove_a_loss():
+    """rolling_update_around_a_loss in the simulation of lease-probe: at most as far apart, and no loss is late."""
+    specs = {name: found["spec"] for name, found in of_kind(render(), "Deployment").items()}
+    waits = {name: spec.get("minReadySeconds") for name, spec in specs.items()}
+    assert waits == {"watchdog-lease-probe": 45, "watchdog-scaling-coordinator": None, "watchdog-weeder": None}
+
+
 def test_pods_may_do_little():
     for deployment in of_kind(render(), "Deployment").values():
         pod = deployment["spec"]["template"]["spec"]

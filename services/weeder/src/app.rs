@@ -165,7 +165,7 @@ fn spawn_watches(
     });
 }
 
-/// Watches what the configuration names. When that changes, everything begins anew, as after a restart.
+/// Watches what the configuration names. When that changes, the watches begin anew.
 async fn watch_seed(
     watches: SeedWatches,
     served: EndpointsApi,
@@ -176,7 +176,7 @@ async fn watch_seed(
     let mut undiscovered = Some(undiscovered);
     loop {
         let config = rules.borrow_and_update().clone();
-        state.lock().restart(config.clone());
+        state.lock().configure(config.clone());
         let watches = SeedWatches {
             stop: watches.stop.child_token(),
             ..watches.clone()

@@ -318,6 +318,10 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "two witnesses, one killed around a loss",
             &[witnesses::two_witnesses, witnesses::one_killed_around_a_loss],
         ),
+        class(
+            "two witnesses, a rolling update around a loss",
+            &[witnesses::two_witnesses, witnesses::rolling_update_around_a_loss],
+        ),
         class("anything", &[faults::anything]).may_be_late("any of the above"),
     ]
 }

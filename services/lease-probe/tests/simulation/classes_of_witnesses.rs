@@ -105,3 +105,18 @@ pub(crate) fn one_killed(history: &mut Builder) {
     let at = history.random.between(40 * SECOND, 160 * SECOND);
     kill_one(history, at);
 }
+
+/// One witness after the other is replaced. The chart keeps them this far apart (`minReadySeconds`).
+pub(crate) fn rolling_update_around_a_loss(history: &mut Builder) {
+    let first = history.random.between(40 * SECOND, 80 * SECOND);
+    let second = first + history.random.seconds(45.0, 90.0);
+    // Members are listed every 5 s.
+    let [after, then] = [(); 2].map(|()| history.random.seconds(0.0, 5.0));
+    history.hand_over(first, after);
+    if let Some(witness) = &mut history.second {
+        witness.probers[0].to = second;
+        witness.probers.push(TimeSpan::from_on(second + then));
+    }
+    let lost = history.random.between(first - 40 * SECOND, second + 20 * SECOND);
+    history.lose(lost.max(40 * SECOND));
+}

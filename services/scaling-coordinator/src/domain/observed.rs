@@ -55,6 +55,18 @@ impl ObservedResource {
         self.protected && writer == Some(COORDINATOR_FIELD_MANAGER)
     }
 
+    /// Returns true if the coordinator has scaled it to fewer replicas than are recorded. That it does so to more than
+    /// zero is rare: `scaleDown.replicas` of this configuration or of an earlier one.
+    pub(crate) fn is_lowered(&self) -> bool {
+        let writers = self.writers.as_deref();
+        let writer = writers.and_then(|writers| writers.replicas.as_deref());
+        let is_fewer = match (&self.recorded, self.replicas) {
+            (RecordedReplicas::Count(recorded), Some(replicas)) => replicas < *recorded,
+            _ => false,
+        };
+        self.protected && is_fewer && writer == Some(COORDINATOR_FIELD_MANAGER)
+    }
+
     /// Counts the writes of another watchdog, whose place this one takes, as the coordinator's own.
     pub(crate) fn count_as_own(&mut self, predecessor: &str) {
         let Some(writers) = self.writers.as_deref_mut() else {

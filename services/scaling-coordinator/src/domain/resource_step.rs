@@ -222,9 +222,10 @@ fn ignored(seen: &ObservedResource) -> PlannedStep {
 fn down(config: &DependentResource, seen: &ObservedResource, replicas: i32) -> PlannedStep {
     let target = down_target(config);
     let (step, why) = if replicas > target {
-        let record = has_spec_replicas(&config.reference);
+        let is_lowered = seen.is_lowered();
+        let record = has_spec_replicas(&config.reference) && !is_lowered;
         let recorded = seen.protected && seen.recorded == RecordedReplicas::Count(replicas);
-        let write = if record || recorded {
+        let write = if record || recorded || is_lowered {
             ResourceWrite::Scale {
                 from: replicas,
                 to: target,
@@ -263,7 +264,7 @@ fn up(config: &DependentResource, seen: &ObservedResource, replicas: i32) -> Pla
     let (restored, source, unreadable) = up_target(config, seen);
     // Only with `scaleDown.replicas` above 0 can something be held down that still has replicas.
     let held_down = seen.protected && replicas <= down_target(config) && replicas < restored;
-    if replicas == 0 || held_down {
+    if replicas == 0 || held_down || seen.is_lowered() {
         let write = ResourceWrite::Scale {
             from: replicas,
             to: restored,

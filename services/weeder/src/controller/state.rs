@@ -103,17 +103,31 @@ impl WeederState {
         }
     }
 
-    /// Begins anew with another configuration, as a restart would.
-    pub(crate) fn restart(&mut self, config: Arc<WeederConfig>) {
-        let (services, weeders, queue) = (self.services.clone(), self.weeders.clone(), self.queue.clone());
-        services.keys().iter().for_each(|key| services.remove(key));
-        weeders.keys().iter().for_each(|key| weeders.remove(key));
-        *self = Self {
-            services,
-            weeders,
-            queue,
-            ..Self::new(config)
+    /// Takes over another configuration. What is known of the services and pods that it names stays, so a service that
+    /// stayed ready has not recovered. The lists with which the watches begin anew show what has changed since.
+    pub(crate) fn configure(&mut self, config: Arc<WeederConfig>) {
+        let is_named = |service: &str| config.services.contains_key(service);
+        self.slices
+            .retain(|_, slice| slice.service.as_deref().is_some_and(is_named));
+        let services = self.services.keys().into_iter();
+        services
+            .filter(|key| !is_named(&key.name))
+            .for_each(|key| self.services.remove(&key));
+        for (key, weeder) in self.weeders.snapshot() {
+            if !is_named(&key.name) {
+                self.weeders.remove(&key);
+            } else if weeder.is_live() {
+                let mut weeder = Weeder::clone(&weeder);
+                weeder.recovery.ends_at = weeder.recovery.at.after(config.watch_duration);
+                self.weeders.upsert(key, weeder);
+            }
+        }
+        let is_dependant = |pod: &Pod| {
+            let mut selectors = config.services.values().flatten();
+            selectors.any(|selector| selector.matches(&pod.labels))
         };
+        self.pods.retain(|_, known| is_dependant(&known.pod));
+        self.config = config;
     }
 
     /// Starts, ends and forgets the weeders whose time it is, and queues what is due.

@@ -102,7 +102,7 @@ async fn a_changed_configuration_takes_effect_without_a_restart() {
     weeder.wait("shoot", "etcd", "it started", |_| true).await;
     assert_eq!(weeder.list().await.len(), 1);
     seed.configure("servicesAndDependantSelectors: [broken");
-    // It begins anew, as after a restart, and finds the recovery in the slices.
+    // The recovery goes on with other dependants.
     seed.configure(CONFIG);
     seed.gone("shoot", "kube-apiserver").await;
     weeder.wait_service("shoot", "kube-apiserver", false).await;

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use watchdog_api::prober::DependentResource;
-use watchdog_api::workload::IgnoreScaling;
+use watchdog_api::workload::{FieldWriters, IgnoreScaling};
 
 use super::*;
 use crate::domain::testing::{
@@ -113,6 +113,31 @@ fn down_to_more_than_zero_never_scales_up_and_is_restored() {
     assert_eq!(down(&kcm, half.clone()), "Nothing", "2 is not recorded over 3");
     assert_eq!(up(&kcm, half), "scale from 2 to 3");
     assert_eq!(up(&kcm, recorded(3)), CLEAN_UP, "it was not scaled yet");
+}
+
+/// `scaleDown.replicas` was 2 when three replicas were scaled down, and is 0 or 1 now.
+#[test]
+fn a_count_is_not_lost_when_another_scale_down_count_is_configured() {
+    let held_at_two = |writer: &str| ObservedResource {
+        recorded: RecordedReplicas::Count(3),
+        writers: Some(Box::new(FieldWriters {
+            replicas: Some(writer.to_owned()),
+            protection: Some(COORDINATOR_FIELD_MANAGER.to_owned()),
+        })),
+        ..recorded(2)
+    };
+    for target in [0, 1] {
+        let mut kcm = dependent("kcm", 0, 0);
+        kcm.scale_down.replicas = Some(target);
+        for kcm in [kcm.clone(), scale_only(kcm)] {
+            let ours = held_at_two(COORDINATOR_FIELD_MANAGER);
+            assert_eq!(down(&kcm, ours.clone()), format!("scale from 2 to {target}"));
+            assert_eq!(up(&kcm, ours), "scale from 2 to 3");
+            let theirs = held_at_two("kubectl");
+            assert!(down(&kcm, theirs.clone()).starts_with("record 2 replicas"));
+            assert_eq!(up(&kcm, theirs), CLEAN_UP, "somebody else wants two");
+        }
+    }
 }
 
 #[test]

@@ -209,6 +209,53 @@ fn a_slice_that_was_that_of_another_service_does_not_show_that_its_service_staye
     assert_eq!(state.weeder().recovery.at, at(90));
 }
 
+/// One of several endpoints has become ready again, for example, which moves the date of the slice.
+#[test]
+fn a_service_that_stayed_ready_has_no_recovery_when_the_configuration_changes() {
+    let mut state = new(config());
+    state.list(vec![slice("etcd", true, 1, 5)], 1_000);
+    state.crash(crashing("kube-apiserver", "apiserver", 1, 6), 1_000);
+    let moved = slice("etcd", true, 1_100, 50);
+    state.slice(moved.clone(), 1_100);
+    state.configure(Arc::new(config()));
+    state.list(vec![moved], 1_110);
+    state.pod(
+        WatchUpdate::Listed(vec![crashing("kube-apiserver", "apiserver", 1, 6)]),
+        1_110,
+    );
+    assert_eq!(state.delete_all(1_110), [""; 0]);
+}
+
+#[test]
+fn a_recovery_goes_on_when_the_configuration_changes() {
+    let mut state = waiting_for_etcd();
+    let undated = Slice {
+        triggered: None,
+        ..slice("etcd", true, 100, 50)
+    };
+    state.slice(undated.clone(), 100);
+    let longer = WeederConfig {
+        watch_duration: Duration::from_secs(600),
+        ..config()
+    };
+    state.configure(Arc::new(longer));
+    state.list(vec![undated], 110);
+    assert_eq!(state.weeder().recovery.at, at(100));
+    let pod = crashing("kube-apiserver", "apiserver", 1, 6);
+    state.pod(WatchUpdate::Listed(vec![pod]), 110);
+    assert!(state.is_due(700) && !state.is_due(701));
+
+    let mut without = config();
+    without.services.remove("etcd");
+    state.configure(Arc::new(without));
+    assert_eq!((state.is_ready("etcd"), state.weeders.keys()), (None, vec![]));
+    assert_eq!(state.crashing_pods(), 1, "kube-apiserver has it, too");
+    let mut none = config();
+    none.services.clear();
+    state.configure(Arc::new(none));
+    assert_eq!(state.crashing_pods(), 0);
+}
+
 #[test]
 fn who_gains_the_lead_acts_on_every_recovery_that_is_young() {
     // Nobody leads, so nobody takes anything.
