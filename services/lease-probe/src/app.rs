@@ -1,8 +1,11 @@
 //! Joins the parts; the only place that knows all of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures::future::OptionFuture;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tonic::service::RoutesBuilder;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::ProberConfig;
@@ -32,7 +35,7 @@ use crate::controller::prober_manager::ProberManager;
 use crate::domain::endpoint::Endpoint;
 use crate::domain::renewals::{DEFAULT_RENEW_INTERVAL, shortest_grace};
 use crate::domain::verdict::Verdict;
-use crate::domain::witnesses::LiveMembers;
+use crate::domain::witnesses::{INFORMED_AFTER, LiveMembers, MemberState};
 use crate::grpc::convert;
 use crate::grpc::service::LeaseProbeApi;
 use crate::metrics;
@@ -186,19 +189,32 @@ fn follow_members(
     let mut replicas = view.replicas();
     let follow = async move {
         match sharing {
-            Sharing::Members(mut members) => loop {
-                let current = {
-                    let (members, replicas) = (members.borrow_and_update(), replicas.borrow_and_update());
-                    let answers = |name: &Arc<str>| *name == me || replicas.answers(name);
-                    LiveMembers::new(members.keys().map(|name| (name.clone(), answers(name))))
-                };
-                publish_if_changed(&live, &current);
-                tokio::select! {
-                    Ok(()) = members.changed() => {}
-                    Ok(()) = replicas.changed() => {}
-                    else => break,
+            Sharing::Members(mut members) => {
+                let mut since: BTreeMap<Arc<str>, Instant> = BTreeMap::new();
+                loop {
+                    let now = Instant::now();
+                    let current = {
+                        let (members, replicas) = (members.borrow_and_update(), replicas.borrow_and_update());
+                        since.retain(|name, _| members.contains_key(name));
+                        let states = members.keys().map(|name| {
+                            let joined = *since.entry(name.clone()).or_insert(now);
+                            let answers = *name == me || replicas.answers(name);
+                            let state = MemberState::of(answers, now.duration_since(joined));
+                            (name.clone(), state)
+                        });
+                        LiveMembers::new(states)
+                    };
+                    publish_if_changed(&live, &current);
+                    let informed_at = since.values().map(|since| *since + INFORMED_AFTER);
+                    let next = informed_at.filter(|at| *at > now).min();
+                    tokio::select! {
+                        Ok(()) = members.changed() => {}
+                        Ok(()) = replicas.changed() => {}
+                        Some(()) = OptionFuture::from(next.map(sleep_until)) => {}
+                        else => break,
+                    }
                 }
-            },
+            }
             Sharing::Leader(leadership) => {
                 let mut leader = leadership.leader();
                 loop {
@@ -206,7 +222,10 @@ fn follow_members(
                         .borrow_and_update()
                         .as_ref()
                         .is_some_and(|leader| leader.name == me);
-                    publish_if_changed(&live, &LiveMembers::new(leads.then(|| (me.clone(), true))));
+                    publish_if_changed(
+                        &live,
+                        &LiveMembers::new(leads.then(|| (me.clone(), MemberState::Informed))),
+                    );
                     if leader.changed().await.is_err() {
                         break;
                     }

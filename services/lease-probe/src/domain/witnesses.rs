@@ -9,11 +9,27 @@
 //! witness more or less for a moment.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rapidhash::v3::rapidhash_v3;
 
 /// Replicas that probe one shoot.
 pub const WITNESSES: usize = 2;
+
+/// A witness that has probed a shoot for this time can prove a loss, whenever that began: a silence of 32.5 s, and the
+/// start before it.
+pub const INFORMED_AFTER: Duration = Duration::from_secs(45);
+
+/// How good a witness a member is, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MemberState {
+    /// It does not answer gRPC.
+    Silent,
+    /// It answers; it may have just started.
+    Answers,
+    /// It answers, and has been a member for [`INFORMED_AFTER`].
+    Informed,
+}
 
 /// The live members, as one of them knows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,17 +41,17 @@ pub struct LiveMembers {
 struct LiveMember {
     name: Arc<str>,
     hash: u64,
-    answers: bool,
+    state: MemberState,
 }
 
 impl LiveMembers {
-    /// The members, each with whether it answers gRPC; this replica always does.
+    /// The members, each with its state; this replica always answers.
     #[must_use]
-    pub fn new(members: impl IntoIterator<Item = (Arc<str>, bool)>) -> Self {
-        let member = |(name, answers): (Arc<str>, bool)| LiveMember {
+    pub fn new(members: impl IntoIterator<Item = (Arc<str>, MemberState)>) -> Self {
+        let member = |(name, state): (Arc<str>, MemberState)| LiveMember {
             hash: rapidhash_v3(name.as_bytes()),
             name,
-            answers,
+            state,
         };
         Self {
             members: members.into_iter().map(member).collect(),
@@ -48,17 +64,19 @@ impl LiveMembers {
         self.members.is_empty()
     }
 
-    /// The witnesses of a shoot: the two highest members, and if neither of them answers, also the highest one that
-    /// does. So a foreign Lease, or a frozen holder, leaves no shoot without a witness.
+    /// The witnesses of a shoot: the two highest members, and if another one is better than both, also the highest of
+    /// the best. So a foreign Lease, or a frozen holder, leaves no shoot without a witness, and replicas that join
+    /// together leave none to those that cannot prove a loss yet.
     fn of(&self, shoot: &str) -> Vec<&LiveMember> {
         let shoot = rapidhash_v3(shoot.as_bytes());
         let mut ranked: Vec<&LiveMember> = self.members.iter().collect();
         // Between equal weights, which no real pair of names has, the greater name decides.
         ranked.sort_by_cached_key(|member| std::cmp::Reverse((weight(member.hash, shoot), &member.name)));
         let others = ranked.split_off(WITNESSES.min(ranked.len()));
-        if !ranked.iter().any(|member| member.answers) {
-            ranked.extend(others.into_iter().find(|member| member.answers));
-        }
+        let best = ranked.iter().map(|member| member.state).max();
+        let better = others.into_iter().filter(|member| Some(member.state) > best);
+        // Of equal ones, the last of an iterator is its maximum.
+        ranked.extend(better.rev().max_by_key(|member| member.state));
         ranked
     }
 
@@ -66,7 +84,7 @@ impl LiveMembers {
     /// that answers.
     #[must_use]
     pub fn counts(&self, name: &str, shoot: &str) -> bool {
-        let first = self.of(shoot).into_iter().find(|member| member.answers);
+        let first = self.of(shoot).into_iter().find(|member| member.answers());
         first.is_some_and(|first| *first.name == *name)
     }
 
@@ -74,6 +92,24 @@ impl LiveMembers {
     #[must_use]
     pub fn is_witness(&self, name: &str, shoot: &str) -> bool {
         self.of(shoot).into_iter().any(|witness| *witness.name == *name)
+    }
+}
+
+impl MemberState {
+    /// Of a replica that `answers` or not, and has been a member for this time.
+    #[must_use]
+    pub fn of(answers: bool, member_for: Duration) -> Self {
+        match answers {
+            false => Self::Silent,
+            true if member_for < INFORMED_AFTER => Self::Answers,
+            true => Self::Informed,
+        }
+    }
+}
+
+impl LiveMember {
+    fn answers(&self) -> bool {
+        self.state >= MemberState::Answers
     }
 }
 
@@ -88,6 +124,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::MemberState::{Answers, Informed, Silent};
     use super::*;
 
     impl LiveMembers {
@@ -99,7 +136,17 @@ mod tests {
     }
 
     fn members<'a>(names: impl IntoIterator<Item = &'a str>) -> LiveMembers {
-        LiveMembers::new(names.into_iter().map(|name| (name.into(), true)))
+        LiveMembers::new(names.into_iter().map(|name| (name.into(), Informed)))
+    }
+
+    #[test]
+    fn a_member_is_informed_when_it_has_answered_for_long_enough() {
+        let of = |answers, seconds| MemberState::of(answers, Duration::from_secs(seconds));
+        assert_eq!(
+            [of(true, 0), of(true, 44), of(true, 45)],
+            [Answers, Answers, Informed]
+        );
+        assert_eq!(of(false, 45), Silent);
     }
 
     /// Replicas of two releases run side by side during an update.
@@ -160,21 +207,29 @@ mod tests {
         }
 
         #[test]
-        fn whatever_a_replica_knows_of_the_others_somebody_that_answers_probes(
-            known in prop::collection::btree_map("[a-z]{1,10}", any::<bool>(), 1..10),
+        fn whatever_a_replica_knows_of_the_others_one_of_the_best_probes(
+            known in prop::collection::btree_map(
+                "[a-z]{1,10}",
+                prop::sample::select(vec![Silent, Answers, Informed]),
+                1..10,
+            ),
             shoot in ".{0,40}",
         ) {
-            let all = LiveMembers::new(known.iter().map(|(name, answers)| (Arc::from(name.as_str()), *answers)));
-            let answer = |name: &str| known.get(name) == Some(&true);
+            let all = LiveMembers::new(known.iter().map(|(name, state)| (Arc::from(name.as_str()), *state)));
+            let answer = |name: &str| known[name] >= Answers;
             let witnesses = all.witnesses(&shoot);
             prop_assert!(witnesses.len() <= WITNESSES + 1);
             let counted = known.keys().filter(|name| all.counts(name, &shoot)).count();
-            prop_assert_eq!(counted, usize::from(known.values().any(|answers| *answers)));
-            prop_assert_eq!(witnesses.iter().any(|name| answer(name)), known.values().any(|answers| *answers));
+            prop_assert_eq!(counted, usize::from(known.keys().any(|name| answer(name))));
+            let answers = witnesses.iter().any(|name| answer(name));
+            prop_assert_eq!(answers, known.keys().any(|name| answer(name)));
             // Each of them, asked alone, says the same.
             for name in known.keys() {
                 prop_assert_eq!(all.is_witness(name, &shoot), witnesses.iter().any(|witness| ***witness == **name));
             }
+            // None of the others is better than all witnesses.
+            let states = |names: &[&Arc<str>]| names.iter().map(|name| known[&***name]).max();
+            prop_assert_eq!(states(&witnesses), known.values().copied().max());
         }
     }
 }

@@ -10,7 +10,7 @@ use lease_probe::controller::prober::ProbeContext;
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
 use lease_probe::domain::endpoint::Endpoint;
 use lease_probe::domain::outcome::Outcome;
-use lease_probe::domain::witnesses::LiveMembers;
+use lease_probe::domain::witnesses::{LiveMembers, MemberState};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -42,17 +42,27 @@ fn config(external: Option<&str>) -> Arc<ProberConfig> {
     Arc::new(parsed.unwrap().config)
 }
 
+const ME: &str = "lease-probe-0";
+
 fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
-    let me: Arc<str> = "lease-probe-0".into();
-    let alone = LiveMembers::new([(me.clone(), true)]);
-    let manager = ProberManager::new(
-        ProbeContext::new(seed, Clock::start(), me, 1 << 20, rand::random::<f64>),
-        watch::channel(config(None)).1,
-        watch::channel(alone).1,
-        LOCAL,
-    );
+    let manager = manager_among(seed, watch::channel(members(&[], MemberState::Informed)).1);
     let verdicts = manager.verdicts.clone();
     (manager, verdicts)
+}
+
+fn manager_among(seed: kube::Client, members: watch::Receiver<LiveMembers>) -> Arc<ProberManager> {
+    ProberManager::new(
+        ProbeContext::new(seed, Clock::start(), ME.into(), 1 << 20, rand::random::<f64>),
+        watch::channel(config(None)).1,
+        members,
+        LOCAL,
+    )
+}
+
+/// This replica, which has run for long, and others.
+fn members(others: &[&str], state: MemberState) -> LiveMembers {
+    let others = others.iter().map(|name| (Arc::from(*name), state));
+    LiveMembers::new(others.chain([(ME.into(), MemberState::Informed)]))
 }
 
 fn allow(secret: &str) -> Rule {
@@ -171,6 +181,26 @@ async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     manager.kubeconfig_changed(Endpoint::Internal, Change::Restored);
     manager.cluster_changed(&Change::Applied(cluster("runs", true)));
     assert_eq!((reported("runs"), manager.active()), (hibernating, 0));
+}
+
+/// Such as when the Deployment is scaled from one replica to three.
+#[tokio::test]
+async fn a_shoot_is_not_left_to_replicas_that_have_just_started() {
+    let (change, live) = watch::channel(members(&[], MemberState::Informed));
+    let manager = manager_among(nowhere(), live);
+    manager.kubeconfig_changed(Endpoint::Internal, Change::Synced([].into()));
+    let probed = |members: LiveMembers| {
+        change.send_replace(members);
+        for i in 0..30 {
+            let cluster = cluster(&format!("shoot-{i}"), false);
+            manager.cluster_changed(&Change::Applied(cluster));
+        }
+        manager.active()
+    };
+    assert_eq!(probed(members(&[], MemberState::Informed)), 30);
+    assert_eq!(probed(members(&["b", "c"], MemberState::Answers)), 30);
+    let share = probed(members(&["b", "c"], MemberState::Informed));
+    assert!((10..30).contains(&share), "{share}");
 }
 
 /// A watch that began anew with a list has hidden that the first one was deleted.
