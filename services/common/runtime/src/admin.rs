@@ -1,12 +1,11 @@
 //! The admin endpoint: /metrics, /healthz, /readyz, /log-level.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::routing::{get, put};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -18,6 +17,7 @@ use crate::admin_server;
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits};
 use crate::metrics::{Collector, Exposition};
 use crate::readiness::Readiness;
+use crate::rpc_limits::in_parts;
 use crate::telemetry::LogLevel;
 use crate::tls::Tls;
 
@@ -26,6 +26,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Answers of /metrics that are on their way.
 const SCRAPES: QuotaLimits = QuotaLimits {
+    what: "answers of /metrics",
     total: 8,
     reserved: 0,
     per_caller: 4,
@@ -36,9 +37,6 @@ const MAX_BODY_BYTES: usize = 1024;
 
 /// The body of a request arrives within this time.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The body of an answer is handed out in parts of this size.
-const PART_BYTES: usize = 64 * 1024;
 
 /// The state that the admin endpoint shows.
 #[derive(Clone)]
@@ -103,23 +101,17 @@ async fn scrape(
     ConnectInfo(caller): ConnectInfo<SocketAddr>,
 ) -> Result<([(HeaderName, HeaderValue); 2], Body), (StatusCode, String)> {
     let caller = Caller::at(caller.ip().to_canonical());
-    let permit = scrapes.acquire(&caller).map_err(|_| {
+    let permit = scrapes.acquire(&caller, 1).map_err(|_| {
         let why = format!(
             "too many answers to {} or in all are unread: read them first\n",
             caller.name
         );
         (StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
-    let mut rest = Bytes::from(render(&admin));
+    let text = render(&admin);
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    let headers = [(CONTENT_TYPE, content_type), (CONTENT_LENGTH, rest.len().into())];
-    let parts = std::iter::from_fn(move || {
-        // Given back with the body.
-        let _held = &permit;
-        let part = rest.split_to(rest.len().min(PART_BYTES));
-        (!part.is_empty()).then_some(Ok::<_, Infallible>(part))
-    });
-    Ok((headers, Body::from_stream(tokio_stream::iter(parts))))
+    let headers = [(CONTENT_TYPE, content_type), (CONTENT_LENGTH, text.len().into())];
+    Ok((headers, in_parts(Body::from(text), permit)))
 }
 
 fn render(admin: &Admin) -> String {
@@ -174,13 +166,15 @@ async fn set_log_level(
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
     use crate::args::LogFormat;
     use crate::telemetry;
 
     #[tokio::test(start_paused = true)]
     async fn the_log_level_is_changed_from_the_same_host_only_and_by_a_short_filter() {
-        let (_subscriber, log_level) = telemetry::subscriber(LogFormat::Text, "info", std::io::sink).unwrap();
+        let (_subscriber, log_level) = telemetry::subscriber(LogFormat::Text, "info", io::sink).unwrap();
         let admin = Admin {
             readiness: Readiness::default(),
             metrics: None,
@@ -191,7 +185,7 @@ mod tests {
             let state = State((admin.clone(), CallerQuota::new(SCRAPES)));
             set_log_level(state, ConnectInfo(caller.parse().unwrap()), body).await
         };
-        let never = || Body::from_stream(tokio_stream::pending::<Result<Bytes, Infallible>>());
+        let never = || Body::from_stream(tokio_stream::pending::<io::Result<&str>>());
         for caller in ["10.0.0.7:4711", "[2001:db8::1]:4711", "[::ffff:10.0.0.7]:4711"] {
             let began = tokio::time::Instant::now();
             let (status, why) = put(caller, never()).await;

@@ -16,14 +16,15 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
-use crate::accept::{CloseConnection, Peer};
-use crate::caller_quota::{CallerQuota, QuotaLimits, QuotaPermit};
-use crate::rpc_error::{ErrorReason, error, too_many};
+use crate::accept::Peer;
+use crate::caller_quota::{CallerQuota, QuotaLimits};
+use crate::rpc_error::{ErrorReason, error};
 use crate::rpc_metrics::Methods;
 
 /// RPCs under way, streams included. A stream holds a cursor and at most one batch of shared values. 64 replicas with
 /// two streams each, and as many of the coordinator with one, fit into what is reserved.
 const RPCS: QuotaLimits = QuotaLimits {
+    what: "calls and streams",
     total: 1024,
     reserved: 256,
     per_caller: 32,
@@ -37,6 +38,7 @@ const PLAINTEXT_RPCS: QuotaLimits = QuotaLimits {
 
 /// Bytes of answers that are not written yet.
 const ANSWER_BYTES: QuotaLimits = QuotaLimits {
+    what: "bytes of unread answers",
     total: 48 * 1024 * 1024,
     reserved: 24 * 1024 * 1024,
     per_caller: 8 * 1024 * 1024,
@@ -75,11 +77,12 @@ impl RpcLimits {
     }
 
     async fn run(&self, peer: &Peer, request: Request, next: Next) -> Result<Response, Status> {
-        let permit = self.admit(peer)?;
+        let caller = peer.caller.clone()?;
+        let permit = self.rpcs.acquire(&caller, 1);
+        let permit = permit.map_err(|why| error(ErrorReason::TooManyStreams, why))?;
         let method = self.methods.get(request.uri().path());
         let streams_request = method.is_some_and(|method| method.client_streaming());
         let is_unary = method.is_some_and(|method| !method.client_streaming() && !method.server_streaming());
-        let close = request.extensions().get::<CloseConnection>().cloned();
         let request = if streams_request {
             request
         } else {
@@ -94,27 +97,18 @@ impl RpcLimits {
         let collected = body.collect().await.map_err(status_of)?;
         let trailers = collected.trailers().cloned();
         let data = collected.to_bytes();
-        let bytes = self.answers.acquire_many(&peer.caller, data.len()).map_err(|_| {
+        let bytes = self.answers.acquire(&caller, data.len()).map_err(|_| {
             let why = "too many answers are unread: read them first, or request smaller pages";
             error(ErrorReason::TooManyStreams, why)
         })?;
+        let close = peer.close.clone();
         let close_if_unread = AbortOnDropHandle::new(tokio::spawn(async move {
             sleep(TIMEOUT).await;
-            if let Some(CloseConnection(close)) = close {
-                close.cancel();
-            }
+            close.cancel();
         }));
         let answer = Full::new(data).with_trailers(async { trailers.map(Ok) });
         let answer = in_parts(Body::new(answer), (permit, bytes, close_if_unread));
         Ok(Response::from_parts(head, answer))
-    }
-
-    fn admit(&self, peer: &Peer) -> Result<QuotaPermit, Status> {
-        if let Some(refused) = &peer.refused {
-            return Err(refused.clone());
-        }
-        let permit = self.rpcs.acquire(&peer.caller);
-        permit.map_err(|exceeded| too_many("calls and streams", exceeded))
     }
 }
 
@@ -135,7 +129,7 @@ fn read_in_time(body: Body) -> Body {
 }
 
 /// The body of an answer in parts. What is held for it is given back when the transport has taken the last one.
-fn in_parts(body: Body, held: impl Send + 'static) -> Body {
+pub(crate) fn in_parts(body: Body, held: impl Send + 'static) -> Body {
     if body.is_end_stream() {
         return body;
     }
