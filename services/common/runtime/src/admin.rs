@@ -16,9 +16,9 @@ use tokio::net::TcpListener;
 use crate::admin_server;
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits};
 use crate::metrics::{Collector, Exposition};
+use crate::process::Process;
 use crate::readiness::Readiness;
 use crate::rpc_limits::in_parts;
-use crate::telemetry::LogLevel;
 use crate::tls::Tls;
 
 /// How often the exporter folds its raw samples: without it they would pile up between two scrapes.
@@ -43,12 +43,10 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Admin {
     /// Served by /readyz.
     pub readiness: Readiness,
-    /// Served by /metrics, where an exporter is installed.
-    pub metrics: Option<PrometheusHandle>,
+    /// Its exporter is served by /metrics, and its log level set by /log-level.
+    pub process: Process,
     /// Served by /metrics, read at the scrape.
     pub collectors: Vec<Arc<dyn Collector>>,
-    /// Set by /log-level.
-    pub log_level: LogLevel,
 }
 
 /// Serves until the process ends: also while the process drains, so that /readyz says so and the last metrics can be
@@ -57,7 +55,7 @@ pub struct Admin {
 /// # Errors
 /// Never; the type is that of a critical task.
 pub async fn serve(listener: TcpListener, tls: Option<Tls>, admin: Admin) -> anyhow::Result<()> {
-    let metrics = admin.metrics.clone();
+    let metrics = admin.process.metrics.clone();
     let upkeep = async move {
         let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
         loop {
@@ -82,17 +80,13 @@ pub async fn serve(listener: TcpListener, tls: Option<Tls>, admin: Admin) -> any
 type AdminState = State<(Admin, CallerQuota)>;
 
 async fn readyz(State((admin, _)): AdminState) -> (StatusCode, String) {
-    let lines: String = admin
-        .readiness
-        .lines()
-        .iter()
-        .map(|line| format!("{line}\n"))
-        .collect();
-    if admin.readiness.blockers().is_empty() {
-        (StatusCode::OK, format!("ready\n{lines}"))
+    let (status, first) = if admin.readiness.is_ready() {
+        (StatusCode::OK, Some("ready".to_owned()))
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, lines)
-    }
+        (StatusCode::SERVICE_UNAVAILABLE, None)
+    };
+    let lines = first.into_iter().chain(admin.readiness.lines());
+    (status, lines.map(|line| format!("{line}\n")).collect())
 }
 
 /// The metrics, unless too many answers are on their way: one of 10,000 shoots is of 10 MB.
@@ -115,12 +109,9 @@ async fn scrape(
 }
 
 fn render(admin: &Admin) -> String {
+    let exporter = admin.process.metrics.as_ref();
     let mut out = Exposition {
-        text: admin
-            .metrics
-            .as_ref()
-            .map(PrometheusHandle::render)
-            .unwrap_or_default(),
+        text: exporter.map(PrometheusHandle::render).unwrap_or_default(),
     };
     admin.readiness.collect(&mut out);
     for collector in &admin.collectors {
@@ -152,10 +143,8 @@ async fn set_log_level(
         let why = format!("the filter has more than {MAX_BODY_BYTES} bytes, or could not be read\n");
         return (StatusCode::PAYLOAD_TOO_LARGE, why);
     };
-    let Ok(filter) = std::str::from_utf8(&body) else {
-        return (StatusCode::BAD_REQUEST, "the filter is not UTF-8\n".to_owned());
-    };
-    match admin.log_level.set(filter.trim()) {
+    let filter = String::from_utf8_lossy(&body);
+    match admin.process.log_level.set(filter.trim()) {
         Ok(()) => {
             tracing::info!(filter = filter.trim(), "log level changed");
             (StatusCode::OK, "changed\n".to_owned())
@@ -177,9 +166,11 @@ mod tests {
         let (_subscriber, log_level) = telemetry::subscriber(LogFormat::Text, "info", io::sink).unwrap();
         let admin = Admin {
             readiness: Readiness::default(),
-            metrics: None,
+            process: Process {
+                metrics: None,
+                log_level,
+            },
             collectors: Vec::new(),
-            log_level,
         };
         let put = async |caller: &str, body: Body| {
             let state = State((admin.clone(), CallerQuota::new(SCRAPES)));

@@ -103,7 +103,7 @@ async fn follow_readiness(
     let follow = async {
         let mut ready = readiness.subscribe();
         loop {
-            let serving = *ready.borrow_and_update();
+            let serving = ready.borrow_and_update().is_empty();
             report(reporter, names, serving).await;
             // Its sender is in `readiness`.
             let _ = ready.changed().await;
@@ -121,8 +121,7 @@ async fn report(reporter: &HealthReporter, names: &[&str], serving: bool) {
         ServingStatus::NotServing
     };
     // The empty name stands for the whole server.
-    reporter.set_service_status("", status).await;
-    for name in names {
+    for name in [""].iter().chain(names) {
         reporter.set_service_status(*name, status).await;
     }
 }
