@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -58,11 +59,13 @@ pub(crate) struct RpcLimits {
     methods: Arc<Methods>,
 }
 
-/// The middleware of a server. RPCs that come over no connection have no limit.
-pub(crate) async fn limit(State(limits): State<RpcLimits>, request: Request, next: Next) -> Response {
-    let Some(peer) = request.extensions().get::<Peer>().cloned() else {
-        return next.run(request).await;
-    };
+/// The middleware of a server.
+pub(crate) async fn limit(
+    State(limits): State<RpcLimits>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
     let answer = limits.run(&peer, request, next).await;
     answer.unwrap_or_else(|status| status.into_http())
 }

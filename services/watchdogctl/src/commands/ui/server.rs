@@ -24,8 +24,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
 use tokio_util::sync::DropGuard;
-use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::connection_tasks::ConnectionTasks;
+use watchdog_runtime::listeners::{AcceptedConnection, Acceptor};
 
 use super::view::{self, PageView};
 use crate::error::CommandError;
@@ -133,17 +133,15 @@ impl PageServer {
     /// Serves until it is dropped. A connection that cannot be accepted is not waited for: the page asks again.
     pub(super) async fn run(self, listener: TcpListener) {
         let mut connections = ConnectionTasks::new(MAX_STRANGERS, MAX_STRANGERS);
-        let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
+        let incoming = Acceptor {
+            listener,
+            refusal: "cannot accept a connection",
+            uses_reserve: false,
+        };
         loop {
-            match listener.accept().await {
-                Ok((tcp, peer)) => {
-                    backoff.reset();
-                    let routes = self.routes.clone();
-                    connections.spawn(peer.ip(), |place| admit(tcp, routes, place));
-                }
-                // Out of file descriptors, or the peer was gone already: the listener itself is fine.
-                Err(_) => tokio::time::sleep(backoff.next_delay()).await,
-            }
+            let AcceptedConnection { tcp, address, .. } = incoming.next().await;
+            let routes = self.routes.clone();
+            connections.spawn(address.ip(), |place| admit(tcp, routes, place));
         }
     }
 }
