@@ -27,7 +27,7 @@ use tonic::body::Body;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
-use crate::caller_quota::{Caller, CallerQuota, QuotaLimits, QuotaPermit};
+use crate::caller_quota::{Caller, CallerKind, CallerQuota, QuotaLimits, QuotaPermit};
 use crate::connection_tasks::ConnectionTasks;
 use crate::failure::chain;
 use crate::listeners::{AcceptedConnection, Acceptor};
@@ -44,13 +44,8 @@ const CONNECTIONS: QuotaLimits = QuotaLimits {
     what: "connections",
     total: 512,
     reserved: 128,
-    per_caller: 8,
-};
-
-/// The same without TLS, where all programs of a host are one caller.
-const PLAINTEXT_CONNECTIONS: QuotaLimits = QuotaLimits {
-    per_caller: 128,
-    ..CONNECTIONS
+    per_client: 8,
+    per_address: 128,
 };
 
 /// Connections of strangers, and of refused callers that read why.
@@ -71,8 +66,11 @@ const AGE_GRACE: Duration = Duration::from_secs(30);
 /// Streams end at the drain; a connection that is still open after this time is cut.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Streams and calls of one connection at the same time: of a caller, of one of our own services or without TLS.
-const MAX_STREAMS: (u32, u32) = (32, 128);
+/// Streams and calls of one connection at the same time, if one of our own services has opened it, or without TLS.
+const MAX_STREAMS: u32 = 128;
+
+/// The same of another client.
+const MAX_CLIENT_STREAMS: u32 = 32;
 
 /// An idle connection is asked for a sign of life this often, and given up when none comes within
 /// [`PING_TIMEOUT`]: a caller that vanished without a goodbye is noticed within 15 s.
@@ -147,14 +145,9 @@ pub(crate) async fn serve(
         refusal: "cannot accept a gRPC connection",
         uses_reserve: false,
     };
-    let limits = if tls.is_some() {
-        CONNECTIONS
-    } else {
-        PLAINTEXT_CONNECTIONS
-    };
     let shared = Arc::new(GrpcListener {
         tls,
-        connections: CallerQuota::new(limits),
+        connections: CallerQuota::new(CONNECTIONS),
         refusals: RefusalLog::default(),
         service,
         max_age,
@@ -271,10 +264,10 @@ impl GrpcListener {
     /// Serves a connection until it ends or must end.
     async fn serve(&self, connection: Connection) {
         let (io, peer, certificates) = (connection.io, connection.peer, connection.certificates);
-        let (of_other, of_own) = MAX_STREAMS;
-        let is_own_service = peer.caller.as_ref().is_ok_and(|caller| caller.is_own_service);
-        let has_few_streams = certificates.is_some() && !is_own_service;
-        let max_streams = if has_few_streams { of_other } else { of_own };
+        let max_streams = match &peer.caller {
+            Ok(caller) if caller.kind != CallerKind::Client => MAX_STREAMS,
+            _ => MAX_CLIENT_STREAMS,
+        };
         let (address, unread) = (peer.address, peer.close.clone());
         let service = self.service.clone();
         let answer = hyper::service::service_fn(move |request: Request<Incoming>| {

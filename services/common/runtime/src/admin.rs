@@ -29,7 +29,8 @@ const SCRAPES: QuotaLimits = QuotaLimits {
     what: "answers of /metrics",
     total: 8,
     reserved: 0,
-    per_caller: 4,
+    per_client: 4,
+    per_address: 4,
 };
 
 /// Largest body of a request: a log filter. No other endpoint reads one.

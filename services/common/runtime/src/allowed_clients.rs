@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustls::pki_types::CertificateDer;
 use watchdog_certificates::dns_names;
 
-use crate::caller_quota::Caller;
+use crate::caller_quota::{Caller, CallerKind};
 
 /// Names shown in a refusal at most: a certificate may carry any number.
 const SHOWN: usize = 5;
@@ -18,14 +18,17 @@ impl AllowedClients {
     /// Callers whose certificate carries one of these names.
     #[must_use]
     pub fn named(own_services: &[String], others: &[String]) -> Self {
-        let callers = |names: &[String], is_own_service| {
+        let callers = |names: &[String], kind| {
             let caller = |name: &String| Caller {
                 name: name.to_ascii_lowercase().into(),
-                is_own_service,
+                kind,
             };
             names.iter().map(caller).collect()
         };
-        let all: [Vec<Caller>; 2] = [callers(own_services, true), callers(others, false)];
+        let all: [Vec<Caller>; 2] = [
+            callers(own_services, CallerKind::OwnService),
+            callers(others, CallerKind::Client),
+        ];
         Self(all.concat().into())
     }
 
@@ -72,17 +75,21 @@ mod tests {
     fn one_of_the_names_must_match_whole() {
         let own = ["coordinator.garden.svc".to_owned()];
         let callers = AllowedClients::named(&own, &["Reader.test".to_owned()]);
-        for (good, name, is_own_service) in [
-            (&["coordinator.garden.svc"][..], "coordinator.garden.svc", true),
-            (&["x.test", "reader.TEST"], "reader.test", false),
+        for (good, name, kind) in [
+            (
+                &["coordinator.garden.svc"][..],
+                "coordinator.garden.svc",
+                CallerKind::OwnService,
+            ),
+            (&["x.test", "reader.TEST"], "reader.test", CallerKind::Client),
             (
                 &["reader.test", "COORDINATOR.garden.svc"],
                 "coordinator.garden.svc",
-                true,
+                CallerKind::OwnService,
             ),
         ] {
             let caller = callers.check(Some(&certificate(good))).unwrap();
-            assert_eq!((&*caller.name, caller.is_own_service), (name, is_own_service));
+            assert_eq!((&*caller.name, caller.kind), (name, kind));
         }
         let evil = certificate(&["evil.test", "coordinator.garden.svc.evil.test"]);
         let (nameless, broken) = (certificate(&[]), CertificateDer::from(vec![1, 2, 3]));

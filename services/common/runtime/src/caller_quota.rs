@@ -11,8 +11,19 @@ use parking_lot::Mutex;
 pub(crate) struct Caller {
     /// The name in its certificate by which it is allowed to call; its IP address without TLS.
     pub(crate) name: Arc<str>,
-    /// True for the services of the watchdog, for which a part is reserved.
-    pub(crate) is_own_service: bool,
+    /// What is known about it.
+    pub(crate) kind: CallerKind,
+}
+
+/// What is known about a caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum CallerKind {
+    /// A service of the watchdog, by its certificate. A part of all is reserved for these.
+    OwnService,
+    /// Another client, by its certificate.
+    Client,
+    /// Without TLS: all programs of a host are one caller.
+    Address,
 }
 
 impl Caller {
@@ -21,7 +32,7 @@ impl Caller {
     pub(crate) fn at(address: IpAddr) -> Self {
         Self {
             name: address.to_string().into(),
-            is_own_service: false,
+            kind: CallerKind::Address,
         }
     }
 }
@@ -35,8 +46,10 @@ pub(crate) struct QuotaLimits {
     pub(crate) total: usize,
     /// The part of it that only our own services get. One of them gets half of the total at most.
     pub(crate) reserved: usize,
-    /// For each caller that is not one of them.
-    pub(crate) per_caller: usize,
+    /// For each other client.
+    pub(crate) per_client: usize,
+    /// For each IP address without TLS.
+    pub(crate) per_address: usize,
 }
 
 /// Permits for callers. Cheap to clone.
@@ -75,17 +88,19 @@ impl CallerQuota {
             what,
             total,
             reserved,
-            per_caller,
+            per_client,
+            per_address,
         } = self.limits;
+        let most = match caller.kind {
+            CallerKind::OwnService => total / 2,
+            CallerKind::Client => per_client,
+            CallerKind::Address => per_address,
+        };
+        let is_own = |caller: &Caller| caller.kind == CallerKind::OwnService;
         let mut held = self.held.lock();
         let sum = |is_counted: &dyn Fn(&Caller) -> bool| {
             let counted = held.iter().filter(|(caller, _)| is_counted(caller));
             size + counted.map(|(_, size)| size).sum::<usize>()
-        };
-        let most = if caller.is_own_service {
-            total / 2
-        } else {
-            per_caller
         };
         if sum(&|other| other == caller) > most {
             return Err(format!(
@@ -93,8 +108,8 @@ impl CallerQuota {
             ));
         }
         let is_full = sum(&|_| true) > total;
-        let is_rest_reserved = sum(&|other| !other.is_own_service) > total - reserved;
-        if is_full || !caller.is_own_service && is_rest_reserved {
+        let is_rest_reserved = sum(&|other| !is_own(other)) > total - reserved;
+        if is_full || !is_own(caller) && is_rest_reserved {
             return Err(format!(
                 "all {total} {what} of this replica are in use or reserved: try another replica"
             ));
@@ -124,10 +139,10 @@ impl Drop for QuotaPermit {
 mod tests {
     use super::*;
 
-    fn caller(name: &str, is_own_service: bool) -> Caller {
+    fn caller(name: &str, kind: CallerKind) -> Caller {
         Caller {
             name: name.into(),
-            is_own_service,
+            kind,
         }
     }
 
@@ -137,10 +152,12 @@ mod tests {
             what: "streams",
             total: 10,
             reserved: 4,
-            per_caller: 3,
+            per_client: 3,
+            per_address: 1,
         });
-        let (greedy, another, third) = (caller("a", false), caller("b", false), caller("c", false));
-        let own = caller("coordinator", true);
+        let [greedy, another, third] = ["a", "b", "c"].map(|name| caller(name, CallerKind::Client));
+        let own = caller("coordinator", CallerKind::OwnService);
+        let address = Caller::at([192, 0, 2, 1].into());
         let take = |caller: &Caller| quota.acquire(caller, 1);
         let all_taken = "all 10 streams of this replica are in use or reserved: try another replica";
         let has = |most| {
@@ -150,6 +167,7 @@ mod tests {
         assert_eq!(take(&greedy).unwrap_err(), has(3));
         held.extend((0..3).map(|_| take(&another).unwrap()));
         assert_eq!(take(&third).unwrap_err(), all_taken, "the rest is reserved");
+        assert_eq!(take(&address).unwrap_err(), all_taken);
         let own_permits: Vec<_> = (0..4).map(|_| take(&own).unwrap()).collect();
         assert_eq!(take(&own).unwrap_err(), all_taken);
         drop(held.remove(0));
@@ -159,7 +177,9 @@ mod tests {
         let large = quota.acquire(&own, 3).unwrap();
         let own_permits: Vec<_> = (0..2).map(|_| take(&own).unwrap()).collect();
         assert_eq!(take(&own).unwrap_err(), has(5), "half of all");
-        drop((large, own_permits));
+        let of_address = take(&address).unwrap();
+        assert_eq!(take(&address).unwrap_err(), has(1));
+        drop((large, own_permits, of_address));
         assert!(
             quota.held.lock().is_empty(),
             "all is given back, and who has nothing is forgotten"

@@ -17,7 +17,7 @@ use crate::rpc_limits::{self, RpcLimits};
 use crate::rpc_metrics::{self, Measured};
 use crate::tls::Tls;
 
-/// Largest request in bytes: the largest legal one names 1,000 shoots of at most 63 characters.
+/// Largest request in bytes, its length included: the largest legal one names 1,000 shoots of at most 63 characters.
 pub const MAX_REQUEST_BYTES: usize = 128 * 1024;
 
 /// The gRPC API of a service.
@@ -57,7 +57,7 @@ pub async fn serve(
         tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
     ];
     let methods = Arc::new(rpc_metrics::methods(&all)?);
-    let limits = RpcLimits::new(tls.is_some(), methods.clone());
+    let limits = RpcLimits::new(methods.clone());
     let mut routes = api.routes;
     routes
         .add_service(health)
