@@ -21,13 +21,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Status;
 use tonic::body::Body;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
-use crate::caller_quota::{Caller, CallerKind, CallerQuota, QuotaLimits, QuotaPermit};
+use crate::caller_quota::{Caller, CallerKind, CallerQuota, QuotaLimits};
 use crate::connection_tasks::ConnectionTasks;
 use crate::failure::chain;
 use crate::listeners::{AcceptedConnection, Acceptor};
@@ -91,11 +91,9 @@ const SEND_BUFFER_BYTES: usize = 32 * 1024;
 /// How often the log gets the refusals that are due.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where a caller comes from, as a request extension.
+/// The caller at the other end of a connection, as a request extension.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
-    /// Its address.
-    pub(crate) address: SocketAddr,
     /// Its identity; if its connection is refused, the answer to all of its calls.
     pub(crate) caller: Result<Caller, Status>,
     /// Closes its connection, because it does not read an answer.
@@ -112,15 +110,6 @@ type Plain = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// The preface was read already, and is read again by the HTTP/2 server.
 type Replayed = Join<tokio::io::Chain<&'static [u8], ReadHalf<Plain>>, WriteHalf<Plain>>;
-
-/// A connection whose caller is known or refused.
-struct Connection {
-    io: Replayed,
-    peer: Peer,
-    /// None without TLS.
-    certificates: Option<CallerCertificates>,
-    _permit: Option<QuotaPermit>,
-}
 
 /// The parts that all connections of a listener share.
 struct GrpcListener {
@@ -166,17 +155,8 @@ pub(crate) async fn serve(
         };
         let listener = shared.clone();
         let serve = |place| async move {
-            let connection = match listener.admit(tcp, address).await {
-                Ok(Some(connection)) => connection,
-                Ok(None) => return,
-                Err((reason, why)) => return listener.refusals.refuse(address, reason, &why),
-            };
-            if connection.peer.caller.is_err() {
-                // It keeps the place of a stranger.
-                let _ = timeout(REFUSED_TIMEOUT, listener.serve(connection)).await;
-            } else {
-                drop(place);
-                listener.serve(connection).await;
+            if let Err((reason, why)) = listener.admit(tcp, address, place).await {
+                listener.refusals.refuse(address, reason, &why);
             }
         };
         if let Some(evicted) = connections.spawn(address.ip(), serve) {
@@ -192,9 +172,11 @@ pub(crate) async fn serve(
 }
 
 impl GrpcListener {
-    /// Authenticates a caller and gives it a connection, or refuses it. None if a known caller has hung up without a
-    /// word, as `watchdogctl check` does, which looks at the certificate.
-    async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Result<Option<Connection>, CloseCause> {
+    /// Authenticates a caller and serves its connection until that ends.
+    ///
+    /// # Errors
+    /// When it is closed because of the caller: why.
+    async fn admit(&self, tcp: TcpStream, address: SocketAddr, place: DropGuard) -> Result<(), CloseCause> {
         // For the TLS handshake and the start of HTTP/2 together.
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         if let Err(error) = tcp.set_nodelay(true) {
@@ -217,58 +199,53 @@ impl GrpcListener {
             Err(error)
                 if is_known && !matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::InvalidData) =>
             {
-                return Ok(None);
+                // As `watchdogctl check` does, which looks at the certificate.
+                return Ok(());
             }
             Err(error) => {
                 let why = format!("it did not begin to speak HTTP/2: {}", chain(&error));
                 return Err((CloseReason::Silent, why));
             }
         };
-        let admitted = match checked {
-            Err(why) => Err((
-                CloseReason::Identity,
-                why.clone(),
-                error(ErrorReason::ClientNotAllowed, why),
-            )),
+        let refused = match checked {
             Ok(caller) => match self.connections.acquire(&caller, 1) {
-                Ok(permit) => Ok((caller, permit)),
+                Ok(_permit) => {
+                    drop(place);
+                    return self.serve(io, address, Ok(caller), certificates).await;
+                }
                 Err(why) => {
                     let of_caller = format!("{}: {why}", caller.name);
-                    Err((
-                        CloseReason::Limit,
-                        of_caller,
-                        error(ErrorReason::TooManyStreams, why),
-                    ))
+                    self.refusals.refuse(address, CloseReason::Limit, &of_caller);
+                    error(ErrorReason::TooManyStreams, why)
                 }
             },
-        };
-        let (caller, permit) = match admitted {
-            Ok((caller, permit)) => (Ok(caller), Some(permit)),
-            Err((reason, why, status)) => {
-                self.refusals.refuse(address, reason, &why);
-                (Err(status), None)
+            Err(why) => {
+                self.refusals.refuse(address, CloseReason::Identity, &why);
+                error(ErrorReason::ClientNotAllowed, why)
             }
         };
-        Ok(Some(Connection {
-            io,
-            peer: Peer {
-                address,
-                caller,
-                close: CancellationToken::new(),
-            },
-            certificates,
-            _permit: permit,
-        }))
+        // It keeps the place of a stranger.
+        let served = self.serve(io, address, Err(refused), certificates);
+        timeout(REFUSED_TIMEOUT, served).await.unwrap_or(Ok(()))
     }
 
     /// Serves a connection until it ends or must end.
-    async fn serve(&self, connection: Connection) {
-        let (io, peer, certificates) = (connection.io, connection.peer, connection.certificates);
-        let max_streams = match &peer.caller {
+    async fn serve(
+        &self,
+        io: Replayed,
+        address: SocketAddr,
+        caller: Result<Caller, Status>,
+        certificates: Option<CallerCertificates>,
+    ) -> Result<(), CloseCause> {
+        let max_streams = match &caller {
             Ok(caller) if caller.kind != CallerKind::Client => MAX_STREAMS,
             _ => MAX_CLIENT_STREAMS,
         };
-        let (address, unread) = (peer.address, peer.close.clone());
+        let unread = CancellationToken::new();
+        let peer = Peer {
+            caller,
+            close: unread.clone(),
+        };
         let service = self.service.clone();
         let answer = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
@@ -293,15 +270,17 @@ impl GrpcListener {
                 None => pending().await,
             }
         };
+        let close = |reason, why: &str| Err((reason, why.to_owned()));
         tokio::select! {
-            ended = until_end => if let Err(error) = ended {
-                tracing::debug!(peer = %address, %error, "a gRPC connection ended");
-            },
-            () = sleep(age + AGE_GRACE) => {}
-            () = distrusted => self.refusals.refuse(address, CloseReason::Distrusted, DISTRUSTED),
-            () = unread.cancelled() => {
-                self.refusals.refuse(address, CloseReason::Unread, "it did not read an answer within 10 s");
+            ended = until_end => {
+                if let Err(error) = ended {
+                    tracing::debug!(peer = %address, %error, "a gRPC connection ended");
+                }
+                Ok(())
             }
+            () = sleep(age + AGE_GRACE) => Ok(()),
+            () = distrusted => close(CloseReason::Distrusted, DISTRUSTED),
+            () = unread.cancelled() => close(CloseReason::Unread, "it did not read an answer within 10 s"),
         }
     }
 }
