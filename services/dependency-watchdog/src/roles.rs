@@ -14,7 +14,6 @@ use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::listeners::bind;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::service_builder::ServiceBuilder;
-use watchdog_runtime::telemetry::LogLevel;
 
 use crate::args::{DropInOptions, Services};
 
@@ -100,9 +99,8 @@ fn start_prober(
 fn serve_health(base: &ServiceBuilder, listener: TcpListener) {
     let admin = Admin {
         readiness: base.readiness.clone(),
-        metrics: None,
+        process: Process::default(),
         collectors: Vec::new(),
-        log_level: LogLevel::default(),
     };
     base.tasks
         .spawn_critical("health", admin::serve(listener, None, admin));

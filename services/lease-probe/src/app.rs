@@ -18,7 +18,7 @@ use watchdog_kube::watch::{self as seed_watches, Change, OnClusterChange};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeServiceServer;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
+use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::publish::publish_if_changed;
@@ -133,7 +133,7 @@ pub fn start(
             Box::new(move |shoot: &str| manager.is_unknown(shoot))
         },
     };
-    let service = LeaseProbeServiceServer::new(service).max_decoding_message_size(MAX_REQUEST_BYTES);
+    let service = LeaseProbeServiceServer::new(service);
     // The verdicts of this replica are merged with those of the others, where there are any to ask.
     let (own, dialer) = (own_verdicts(&manager), base.peer_dialer(SERVICE));
     match &replica.membership {

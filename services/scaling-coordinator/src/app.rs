@@ -18,7 +18,7 @@ use watchdog_proto::probe::v1::Verdict;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingServiceServer;
 use watchdog_runtime::clock::Clock;
-use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
+use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::readiness::Readiness;
@@ -136,7 +136,7 @@ pub fn start(
         plan: Box::new(move |shoot, direction| planned.plan(shoot, direction)),
         leader: Box::new(move || leads.name_if_leading().to_owned()),
     };
-    let api = ScalingServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
+    let api = ScalingServiceServer::new(api);
     routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
     let states = reconciler.states.clone();
     (Arc::new(Scrape { inputs, states }), on_cluster_change)

@@ -13,7 +13,7 @@ use watchdog_kube::leadership::{ElectionTiming, Leadership};
 use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
 use watchdog_proto::weeder::v1::weeder_service_server::WeederServiceServer;
-use watchdog_runtime::grpc_server::{Api, MAX_REQUEST_BYTES};
+use watchdog_runtime::grpc_server::Api;
 use watchdog_runtime::metrics::Collector;
 use watchdog_runtime::process::{Bound, Process};
 use watchdog_runtime::readiness::Blocker;
@@ -127,7 +127,7 @@ pub fn start(
         }),
         leader: Box::new(move || leads.name_if_leading().to_owned()),
     };
-    let api = WeederServiceServer::new(api).max_decoding_message_size(MAX_REQUEST_BYTES);
+    let api = WeederServiceServer::new(api);
     let dialer = base.peer_dialer(SERVICE);
     routes.add_service(ForwardToLeader::new(api, leadership.clone(), dialer));
     Arc::new(StateCollector { leadership, state })

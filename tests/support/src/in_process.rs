@@ -189,7 +189,7 @@ pub async fn eventually_async(what: &str, condition: impl AsyncFn() -> bool) {
 /// Waits until a service is ready, or is not.
 pub async fn until_ready(readiness: &Readiness, is_ready: bool) {
     let mut state = readiness.subscribe();
-    let waited = timeout(BOUND, state.wait_for(|now| *now == is_ready)).await;
+    let waited = timeout(BOUND, state.wait_for(|blockers| blockers.is_empty() == is_ready)).await;
     assert!(waited.is_ok(), "ready is not {is_ready}: {:?}", readiness.lines());
 }
 

@@ -216,11 +216,7 @@ async fn an_authority_whose_secret_is_emptied_is_made_anew_and_all_follow() {
     })
     .await;
     eventually_async("all trust each other", async || all_call(&replicas).await).await;
-    assert!(
-        replicas
-            .iter()
-            .all(|replica| *replica.readiness.subscribe().borrow())
-    );
+    assert!(replicas.iter().all(|replica| replica.readiness.is_ready()));
 }
 
 #[tokio::test]
@@ -330,7 +326,7 @@ async fn an_authority_that_cannot_be_read_or_used_is_named_and_the_old_one_goes_
             "{wrong}: {shown}"
         );
         assert!(!shown.contains("classified"), "{shown}");
-        assert!(*replica.readiness.subscribe().borrow(), "it serves all the same");
+        assert!(replica.readiness.is_ready(), "it serves all the same");
         assert!(calls(&replica, &replica).await, "{wrong}");
         replica.renews(&seed.clock, SignedDuration::from_hours(9)).await;
         if wrong == "missing" {

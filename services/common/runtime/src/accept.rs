@@ -6,7 +6,7 @@
 
 use std::convert::Infallible;
 use std::future::pending;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,19 +21,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Status;
 use tonic::body::Body;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
-use crate::caller_quota::{Caller, CallerQuota, QuotaLimits, QuotaPermit};
+use crate::caller_quota::{Caller, CallerKind, CallerQuota, QuotaLimits};
 use crate::connection_tasks::ConnectionTasks;
 use crate::failure::chain;
-use crate::listeners::Acceptor;
+use crate::listeners::{AcceptedConnection, Acceptor};
 use crate::refusal_log::{CloseReason, RefusalLog};
-use crate::rpc_error::{ErrorReason, error, too_many};
+use crate::rpc_error::{ErrorReason, error};
 use crate::tls::{CallerCertificates, DISTRUSTED, HANDSHAKE_TIMEOUT, Tls};
 
 /// The first bytes of every HTTP/2 connection.
@@ -42,15 +41,11 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Open connections of callers that are known. A seed has tens of callers, not hundreds. 64 replicas and as many of the
 /// coordinator fit into what is reserved.
 const CONNECTIONS: QuotaLimits = QuotaLimits {
+    what: "connections",
     total: 512,
     reserved: 128,
-    per_caller: 8,
-};
-
-/// The same without TLS, where all programs of a host are one caller.
-const PLAINTEXT_CONNECTIONS: QuotaLimits = QuotaLimits {
-    per_caller: 128,
-    ..CONNECTIONS
+    per_client: 8,
+    per_address: 128,
 };
 
 /// Connections of strangers, and of refused callers that read why.
@@ -68,8 +63,14 @@ pub(crate) const MAX_AGE: Duration = Duration::from_secs(30 * 60);
 /// Calls and streams may end within this time after the GOAWAY.
 const AGE_GRACE: Duration = Duration::from_secs(30);
 
-/// Streams and calls of one connection at the same time: of a caller, of one of our own services or without TLS.
-const MAX_STREAMS: (u32, u32) = (32, 128);
+/// Streams end at the drain; a connection that is still open after this time is cut.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Streams and calls of one connection at the same time, if one of our own services has opened it, or without TLS.
+const MAX_STREAMS: u32 = 128;
+
+/// The same of another client.
+const MAX_CLIENT_STREAMS: u32 = 32;
 
 /// An idle connection is asked for a sign of life this often, and given up when none comes within
 /// [`PING_TIMEOUT`]: a caller that vanished without a goodbye is noticed within 15 s.
@@ -90,20 +91,14 @@ const SEND_BUFFER_BYTES: usize = 32 * 1024;
 /// How often the log gets the refusals that are due.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where a caller comes from, as a request extension.
+/// The caller at the other end of a connection, as a request extension.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
-    /// Its address.
-    pub(crate) address: SocketAddr,
-    /// Its identity.
-    pub(crate) caller: Caller,
-    /// The answer to all of its calls, if its connection is refused.
-    pub(crate) refused: Option<Status>,
+    /// Its identity; if its connection is refused, the answer to all of its calls.
+    pub(crate) caller: Result<Caller, Status>,
+    /// Closes its connection, because it does not read an answer.
+    pub(crate) close: CancellationToken,
 }
-
-/// Closes the connection of a request whose caller does not read its answer, as a request extension.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct CloseConnection(pub(crate) CancellationToken);
 
 /// Why a connection is refused, or closed because of the caller.
 type CloseCause = (CloseReason, String);
@@ -116,15 +111,6 @@ type Plain = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 /// The preface was read already, and is read again by the HTTP/2 server.
 type Replayed = Join<tokio::io::Chain<&'static [u8], ReadHalf<Plain>>, WriteHalf<Plain>>;
 
-/// A connection whose caller is known or refused.
-struct Connection {
-    io: Replayed,
-    peer: Peer,
-    /// None without TLS.
-    certificates: Option<CallerCertificates>,
-    _permit: Option<QuotaPermit>,
-}
-
 /// The parts that all connections of a listener share.
 struct GrpcListener {
     tls: Option<Tls>,
@@ -135,7 +121,7 @@ struct GrpcListener {
     stop: CancellationToken,
 }
 
-/// Serves connections until `stop` is cancelled, and then those that are open until they end.
+/// Serves connections until `stop` is cancelled, lets those that are open end, and cuts what is left after 5 s.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<Tls>,
@@ -148,26 +134,18 @@ pub(crate) async fn serve(
         refusal: "cannot accept a gRPC connection",
         uses_reserve: false,
     };
-    let limits = if tls.is_some() {
-        CONNECTIONS
-    } else {
-        PLAINTEXT_CONNECTIONS
-    };
     let shared = Arc::new(GrpcListener {
         tls,
-        connections: CallerQuota::new(limits),
+        connections: CallerQuota::new(CONNECTIONS),
         refusals: RefusalLog::default(),
         service,
         max_age,
         stop,
     });
-    let mut strangers = ConnectionTasks::new(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS);
-    // The open connections end with this function.
-    let (open, cut) = (TaskTracker::new(), CancellationToken::new());
-    let _cut_at_the_end = cut.clone().drop_guard();
+    let mut connections = ConnectionTasks::new(MAX_STRANGERS, MAX_STRANGERS_PER_ADDRESS);
     let mut flush = interval(FLUSH_INTERVAL);
     loop {
-        let accepted = tokio::select! {
+        let AcceptedConnection { tcp, address, .. } = tokio::select! {
             () = shared.stop.cancelled() => break,
             _ = flush.tick() => {
                 shared.refusals.flush();
@@ -175,110 +153,103 @@ pub(crate) async fn serve(
             }
             accepted = incoming.next() => accepted,
         };
-        let address = accepted.address;
-        let (listener, open, cut) = (shared.clone(), open.clone(), cut.clone());
-        let stranger = async move {
-            match listener.admit(accepted.tcp, address).await {
-                Err((reason, why)) => listener.refusals.refuse(address, reason, &why),
-                Ok(None) => {}
-                // It keeps the place of a stranger.
-                Ok(Some(connection)) if connection.peer.refused.is_some() => {
-                    let _ = timeout(REFUSED_TIMEOUT, listener.serve(connection)).await;
-                }
-                Ok(Some(connection)) => {
-                    open.spawn(async move { cut.run_until_cancelled(listener.serve(connection)).await });
-                }
+        let listener = shared.clone();
+        let serve = |place| async move {
+            if let Err((reason, why)) = listener.admit(tcp, address, place).await {
+                listener.refusals.refuse(address, reason, &why);
             }
         };
-        if let Some(evicted) = strangers.spawn(address.ip(), stranger) {
+        if let Some(evicted) = connections.spawn(address.ip(), serve) {
             let why = "its address had the most unauthenticated connections";
             let evicted = SocketAddr::new(evicted, 0);
             shared.refusals.refuse(evicted, CloseReason::Evicted, why);
         }
     }
-    drop((incoming, strangers));
-    open.close();
-    open.wait().await;
+    drop(incoming);
+    if timeout(DRAIN_TIMEOUT, connections.finish()).await.is_err() {
+        tracing::warn!("gRPC connections were still open 5 s after the drain started; closing them");
+    }
 }
 
 impl GrpcListener {
-    /// Authenticates a caller and gives it a connection, or refuses it. None if a known caller has hung up without a
-    /// word, as `watchdogctl check` does, which looks at the certificate.
-    async fn admit(&self, tcp: TcpStream, address: SocketAddr) -> Result<Option<Connection>, CloseCause> {
+    /// Authenticates a caller and serves its connection until that ends.
+    ///
+    /// # Errors
+    /// When it is closed because of the caller: why.
+    async fn admit(&self, tcp: TcpStream, address: SocketAddr, place: DropGuard) -> Result<(), CloseCause> {
         // For the TLS handshake and the start of HTTP/2 together.
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         if let Err(error) = tcp.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
-        let by_address = Caller::at(address.ip());
         let (io, certificates, checked) = match &self.tls {
-            None => (Either::Left(tcp), None, Ok(by_address.clone())),
+            None => (Either::Left(tcp), None, Ok(Caller::at(address.ip()))),
             Some(tls) => {
                 let accepted = tls.accept(tls.server(), tcp, deadline).await;
                 let (stream, checked, certificates) = accepted.map_err(|error| match error.kind() {
-                    io::ErrorKind::TimedOut => (CloseReason::Timeout, error.to_string()),
+                    ErrorKind::TimedOut => (CloseReason::Timeout, error.to_string()),
                     _ => (CloseReason::Handshake, chain(&error)),
                 })?;
                 (Either::Right(Box::new(stream)), Some(certificates), checked)
             }
         };
         let is_known = certificates.is_some() && checked.is_ok();
-        let silent = |why: String| (CloseReason::Silent, why);
-        let io = match timeout_at(deadline, speak(io)).await {
-            Ok(Ok(Some(io))) => io,
-            Ok(Ok(None)) => return Err(silent("it does not speak HTTP/2".to_owned())),
-            Ok(Err(_)) if is_known => return Ok(None),
-            Ok(Err(error)) => {
-                return Err(silent(format!(
-                    "it ended before it spoke HTTP/2: {}",
-                    chain(&error)
-                )));
+        let io = match speak(io, deadline).await {
+            Ok(io) => io,
+            Err(error)
+                if is_known && !matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::InvalidData) =>
+            {
+                // As `watchdogctl check` does, which looks at the certificate.
+                return Ok(());
             }
-            Err(_) => return Err(silent("it did not speak HTTP/2 within 3 s".to_owned())),
-        };
-        let refuse = |reason, why: &str, status| {
-            self.refusals.refuse(address, reason, why);
-            (None, Some(status))
-        };
-        let (caller, (permit, refused)) = match checked {
-            Err(why) => {
-                let status = error(ErrorReason::ClientNotAllowed, &*why);
-                (by_address, refuse(CloseReason::Identity, &why, status))
+            Err(error) => {
+                let why = format!("it did not begin to speak HTTP/2: {}", chain(&error));
+                return Err((CloseReason::Silent, why));
             }
-            Ok(caller) => match self.connections.acquire(&caller) {
-                Ok(permit) => (caller, (Some(permit), None)),
-                Err(exceeded) => {
-                    let status = too_many("connections", exceeded);
-                    let why = format!("{}: {}", caller.name, status.message());
-                    (caller, refuse(CloseReason::Limit, &why, status))
+        };
+        let refused = match checked {
+            Ok(caller) => match self.connections.acquire(&caller, 1) {
+                Ok(_permit) => {
+                    drop(place);
+                    return self.serve(io, address, Ok(caller), certificates).await;
+                }
+                Err(why) => {
+                    let of_caller = format!("{}: {why}", caller.name);
+                    self.refusals.refuse(address, CloseReason::Limit, &of_caller);
+                    error(ErrorReason::TooManyStreams, why)
                 }
             },
+            Err(why) => {
+                self.refusals.refuse(address, CloseReason::Identity, &why);
+                error(ErrorReason::ClientNotAllowed, why)
+            }
         };
-        Ok(Some(Connection {
-            io,
-            peer: Peer {
-                address,
-                caller,
-                refused,
-            },
-            certificates,
-            _permit: permit,
-        }))
+        // It keeps the place of a stranger.
+        let served = self.serve(io, address, Err(refused), certificates);
+        timeout(REFUSED_TIMEOUT, served).await.unwrap_or(Ok(()))
     }
 
     /// Serves a connection until it ends or must end.
-    async fn serve(&self, connection: Connection) {
-        let (io, peer, certificates) = (connection.io, connection.peer, connection.certificates);
-        let (of_other, of_own) = MAX_STREAMS;
-        let has_few_streams = certificates.is_some() && !peer.caller.is_own_service;
-        let max_streams = if has_few_streams { of_other } else { of_own };
-        let (address, close) = (peer.address, CloseConnection::default());
-        let unread = close.0.clone();
+    async fn serve(
+        &self,
+        io: Replayed,
+        address: SocketAddr,
+        caller: Result<Caller, Status>,
+        certificates: Option<CallerCertificates>,
+    ) -> Result<(), CloseCause> {
+        let max_streams = match &caller {
+            Ok(caller) if caller.kind != CallerKind::Client => MAX_STREAMS,
+            _ => MAX_CLIENT_STREAMS,
+        };
+        let unread = CancellationToken::new();
+        let peer = Peer {
+            caller,
+            close: unread.clone(),
+        };
         let service = self.service.clone();
         let answer = hyper::service::service_fn(move |request: Request<Incoming>| {
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer.clone());
-            request.extensions_mut().insert(close.clone());
             let answer = service.clone().oneshot(request);
             async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|status| status.into_http())) }
         });
@@ -299,26 +270,33 @@ impl GrpcListener {
                 None => pending().await,
             }
         };
+        let close = |reason, why: &str| Err((reason, why.to_owned()));
         tokio::select! {
-            ended = until_end => if let Err(error) = ended {
-                tracing::debug!(peer = %address, %error, "a gRPC connection ended");
-            },
-            () = sleep(age + AGE_GRACE) => {}
-            () = distrusted => self.refusals.refuse(address, CloseReason::Distrusted, DISTRUSTED),
-            () = unread.cancelled() => {
-                self.refusals.refuse(address, CloseReason::Unread, "it did not read an answer within 10 s");
+            ended = until_end => {
+                if let Err(error) = ended {
+                    tracing::debug!(peer = %address, %error, "a gRPC connection ended");
+                }
+                Ok(())
             }
+            () = sleep(age + AGE_GRACE) => Ok(()),
+            () = distrusted => close(CloseReason::Distrusted, DISTRUSTED),
+            () = unread.cancelled() => close(CloseReason::Unread, "it did not read an answer within 10 s"),
         }
     }
 }
 
-/// Waits until the caller begins to speak; none if that is not HTTP/2.
-async fn speak(mut io: Plain) -> io::Result<Option<Replayed>> {
+/// Waits until the caller begins to speak HTTP/2.
+async fn speak(mut io: Plain, deadline: Instant) -> io::Result<Replayed> {
     let mut begin = [0; PREFACE.len()];
-    io.read_exact(&mut begin).await?;
+    let silent = |_| io::Error::new(ErrorKind::TimedOut, "it was silent for 3 s");
+    timeout_at(deadline, io.read_exact(&mut begin))
+        .await
+        .map_err(silent)??;
+    if begin != *PREFACE {
+        return Err(io::Error::new(ErrorKind::InvalidData, "it sent something else"));
+    }
     let (read, write) = tokio::io::split(io);
-    let is_http2 = begin == *PREFACE;
-    Ok(is_http2.then(|| tokio::io::join(PREFACE.as_slice().chain(read), write)))
+    Ok(tokio::io::join(PREFACE.as_slice().chain(read), write))
 }
 
 fn http2(max_streams: u32) -> http2::Builder<TokioExecutor> {

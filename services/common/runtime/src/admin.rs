@@ -1,12 +1,11 @@
 //! The admin endpoint: /metrics, /healthz, /readyz, /log-level.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, State};
 use axum::routing::{get, put};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
@@ -17,8 +16,9 @@ use tokio::net::TcpListener;
 use crate::admin_server;
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits};
 use crate::metrics::{Collector, Exposition};
+use crate::process::Process;
 use crate::readiness::Readiness;
-use crate::telemetry::LogLevel;
+use crate::rpc_limits::in_parts;
 use crate::tls::Tls;
 
 /// How often the exporter folds its raw samples: without it they would pile up between two scrapes.
@@ -26,9 +26,11 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Answers of /metrics that are on their way.
 const SCRAPES: QuotaLimits = QuotaLimits {
+    what: "answers of /metrics",
     total: 8,
     reserved: 0,
-    per_caller: 4,
+    per_client: 4,
+    per_address: 4,
 };
 
 /// Largest body of a request: a log filter. No other endpoint reads one.
@@ -37,20 +39,15 @@ const MAX_BODY_BYTES: usize = 1024;
 /// The body of a request arrives within this time.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The body of an answer is handed out in parts of this size.
-const PART_BYTES: usize = 64 * 1024;
-
 /// The state that the admin endpoint shows.
 #[derive(Clone)]
 pub struct Admin {
     /// Served by /readyz.
     pub readiness: Readiness,
-    /// Served by /metrics, where an exporter is installed.
-    pub metrics: Option<PrometheusHandle>,
+    /// Its exporter is served by /metrics, and its log level set by /log-level.
+    pub process: Process,
     /// Served by /metrics, read at the scrape.
     pub collectors: Vec<Arc<dyn Collector>>,
-    /// Set by /log-level.
-    pub log_level: LogLevel,
 }
 
 /// Serves until the process ends: also while the process drains, so that /readyz says so and the last metrics can be
@@ -59,7 +56,7 @@ pub struct Admin {
 /// # Errors
 /// Never; the type is that of a critical task.
 pub async fn serve(listener: TcpListener, tls: Option<Tls>, admin: Admin) -> anyhow::Result<()> {
-    let metrics = admin.metrics.clone();
+    let metrics = admin.process.metrics.clone();
     let upkeep = async move {
         let mut ticks = tokio::time::interval(UPKEEP_INTERVAL);
         loop {
@@ -84,17 +81,13 @@ pub async fn serve(listener: TcpListener, tls: Option<Tls>, admin: Admin) -> any
 type AdminState = State<(Admin, CallerQuota)>;
 
 async fn readyz(State((admin, _)): AdminState) -> (StatusCode, String) {
-    let lines: String = admin
-        .readiness
-        .lines()
-        .iter()
-        .map(|line| format!("{line}\n"))
-        .collect();
-    if admin.readiness.blockers().is_empty() {
-        (StatusCode::OK, format!("ready\n{lines}"))
+    let (status, first) = if admin.readiness.is_ready() {
+        (StatusCode::OK, Some("ready".to_owned()))
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, lines)
-    }
+        (StatusCode::SERVICE_UNAVAILABLE, None)
+    };
+    let lines = first.into_iter().chain(admin.readiness.lines());
+    (status, lines.map(|line| format!("{line}\n")).collect())
 }
 
 /// The metrics, unless too many answers are on their way: one of 10,000 shoots is of 10 MB.
@@ -103,32 +96,23 @@ async fn scrape(
     ConnectInfo(caller): ConnectInfo<SocketAddr>,
 ) -> Result<([(HeaderName, HeaderValue); 2], Body), (StatusCode, String)> {
     let caller = Caller::at(caller.ip().to_canonical());
-    let permit = scrapes.acquire(&caller).map_err(|_| {
+    let permit = scrapes.acquire(&caller, 1).map_err(|_| {
         let why = format!(
             "too many answers to {} or in all are unread: read them first\n",
             caller.name
         );
         (StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
-    let mut rest = Bytes::from(render(&admin));
+    let text = render(&admin);
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
-    let headers = [(CONTENT_TYPE, content_type), (CONTENT_LENGTH, rest.len().into())];
-    let parts = std::iter::from_fn(move || {
-        // Given back with the body.
-        let _held = &permit;
-        let part = rest.split_to(rest.len().min(PART_BYTES));
-        (!part.is_empty()).then_some(Ok::<_, Infallible>(part))
-    });
-    Ok((headers, Body::from_stream(tokio_stream::iter(parts))))
+    let headers = [(CONTENT_TYPE, content_type), (CONTENT_LENGTH, text.len().into())];
+    Ok((headers, in_parts(Body::from(text), permit)))
 }
 
 fn render(admin: &Admin) -> String {
+    let exporter = admin.process.metrics.as_ref();
     let mut out = Exposition {
-        text: admin
-            .metrics
-            .as_ref()
-            .map(PrometheusHandle::render)
-            .unwrap_or_default(),
+        text: exporter.map(PrometheusHandle::render).unwrap_or_default(),
     };
     admin.readiness.collect(&mut out);
     for collector in &admin.collectors {
@@ -160,10 +144,8 @@ async fn set_log_level(
         let why = format!("the filter has more than {MAX_BODY_BYTES} bytes, or could not be read\n");
         return (StatusCode::PAYLOAD_TOO_LARGE, why);
     };
-    let Ok(filter) = std::str::from_utf8(&body) else {
-        return (StatusCode::BAD_REQUEST, "the filter is not UTF-8\n".to_owned());
-    };
-    match admin.log_level.set(filter.trim()) {
+    let filter = String::from_utf8_lossy(&body);
+    match admin.process.log_level.set(filter.trim()) {
         Ok(()) => {
             tracing::info!(filter = filter.trim(), "log level changed");
             (StatusCode::OK, "changed\n".to_owned())
@@ -174,24 +156,28 @@ async fn set_log_level(
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
     use crate::args::LogFormat;
     use crate::telemetry;
 
     #[tokio::test(start_paused = true)]
     async fn the_log_level_is_changed_from_the_same_host_only_and_by_a_short_filter() {
-        let (_subscriber, log_level) = telemetry::subscriber(LogFormat::Text, "info", std::io::sink).unwrap();
+        let (_subscriber, log_level) = telemetry::subscriber(LogFormat::Text, "info", io::sink).unwrap();
         let admin = Admin {
             readiness: Readiness::default(),
-            metrics: None,
+            process: Process {
+                metrics: None,
+                log_level,
+            },
             collectors: Vec::new(),
-            log_level,
         };
         let put = async |caller: &str, body: Body| {
             let state = State((admin.clone(), CallerQuota::new(SCRAPES)));
             set_log_level(state, ConnectInfo(caller.parse().unwrap()), body).await
         };
-        let never = || Body::from_stream(tokio_stream::pending::<Result<Bytes, Infallible>>());
+        let never = || Body::from_stream(tokio_stream::pending::<io::Result<&str>>());
         for caller in ["10.0.0.7:4711", "[2001:db8::1]:4711", "[::ffff:10.0.0.7]:4711"] {
             let began = tokio::time::Instant::now();
             let (status, why) = put(caller, never()).await;

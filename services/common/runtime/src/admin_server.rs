@@ -56,12 +56,13 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<Tls>, router: Route
         };
         let router = router.clone().layer(Extension(ConnectInfo(address)));
         let connection = timeout(limit, connection(tcp, tls.clone(), !from_reserve, router));
-        open.spawn(address.ip(), async move {
+        open.spawn(address.ip(), |place| async move {
             let ended = connection.await.context("it was open too long");
             if let Err(error) = ended.flatten() {
                 let error = format!("{error:#}");
                 tracing::debug!(peer = %address, error, "a connection to the admin endpoint ended");
             }
+            drop(place);
         });
     }
 }

@@ -1,33 +1,35 @@
 //! Allows callers by the names in their certificates.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
 use watchdog_certificates::dns_names;
 
-use crate::caller_quota::Caller;
+use crate::caller_quota::{Caller, CallerKind};
 
 /// Names shown in a refusal at most: a certificate may carry any number.
 const SHOWN: usize = 5;
 
-/// The DNS names that callers may have, and whether they are those of our own services. Cheap to clone.
+/// The callers that are allowed, our own services first. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct AllowedClients(Arc<BTreeMap<String, bool>>);
+pub struct AllowedClients(Arc<[Caller]>);
 
 impl AllowedClients {
     /// Callers whose certificate carries one of these names.
     #[must_use]
     pub fn named(own_services: &[String], others: &[String]) -> Self {
-        let mut all = BTreeMap::new();
-        for (names, is_own_service) in [(others, false), (own_services, true)] {
-            all.extend(
-                names
-                    .iter()
-                    .map(|name| (name.to_ascii_lowercase(), is_own_service)),
-            );
-        }
-        Self(Arc::new(all))
+        let callers = |names: &[String], kind| {
+            let caller = |name: &String| Caller {
+                name: name.to_ascii_lowercase().into(),
+                kind,
+            };
+            names.iter().map(caller).collect()
+        };
+        let all: [Vec<Caller>; 2] = [
+            callers(own_services, CallerKind::OwnService),
+            callers(others, CallerKind::Client),
+        ];
+        Self(all.concat().into())
     }
 
     /// Checks an authenticated caller by its certificate. Of several names, that of an own service counts.
@@ -37,14 +39,9 @@ impl AllowedClients {
     pub(crate) fn check(&self, certificate: Option<&CertificateDer<'_>>) -> Result<Caller, String> {
         let certificate = certificate.ok_or("the caller presented no certificate")?;
         let names = dns_names(certificate).ok_or("the caller's certificate cannot be read")?;
-        let allowed = names
-            .iter()
-            .filter_map(|name| self.0.get_key_value(&name.to_ascii_lowercase()));
-        if let Some((name, is_own_service)) = allowed.max_by_key(|(_, is_own_service)| **is_own_service) {
-            return Ok(Caller {
-                name: name.as_str().into(),
-                is_own_service: *is_own_service,
-            });
+        let carries = |caller: &&Caller| names.iter().any(|name| caller.name.eq_ignore_ascii_case(name));
+        if let Some(caller) = self.0.iter().find(carries) {
+            return Ok(caller.clone());
         }
         let shown = match names.as_slice() {
             [] => "no DNS name".to_owned(),
@@ -78,17 +75,21 @@ mod tests {
     fn one_of_the_names_must_match_whole() {
         let own = ["coordinator.garden.svc".to_owned()];
         let callers = AllowedClients::named(&own, &["Reader.test".to_owned()]);
-        for (good, name, is_own_service) in [
-            (&["coordinator.garden.svc"][..], "coordinator.garden.svc", true),
-            (&["x.test", "reader.TEST"], "reader.test", false),
+        for (good, name, kind) in [
+            (
+                &["coordinator.garden.svc"][..],
+                "coordinator.garden.svc",
+                CallerKind::OwnService,
+            ),
+            (&["x.test", "reader.TEST"], "reader.test", CallerKind::Client),
             (
                 &["reader.test", "COORDINATOR.garden.svc"],
                 "coordinator.garden.svc",
-                true,
+                CallerKind::OwnService,
             ),
         ] {
             let caller = callers.check(Some(&certificate(good))).unwrap();
-            assert_eq!((&*caller.name, caller.is_own_service), (name, is_own_service));
+            assert_eq!((&*caller.name, caller.kind), (name, kind));
         }
         let evil = certificate(&["evil.test", "coordinator.garden.svc.evil.test"]);
         let (nameless, broken) = (certificate(&[]), CertificateDer::from(vec![1, 2, 3]));

@@ -10,6 +10,7 @@ use watchdog_api::config::{ConfigErrors, Parsed, UnknownFields};
 
 use crate::file_watch;
 use crate::metrics::Gauge;
+use crate::publish::publish_if_changed;
 use crate::regular_file;
 
 /// Outcome of the last attempt to read the configuration file.
@@ -70,13 +71,7 @@ impl<C: PartialEq> ConfigFile<C> {
 
     fn take_up(&self) -> anyhow::Result<()> {
         let Parsed { config, ignored } = read(&self.path, self.unknown, self.parse)?;
-        let changed = self.current.send_if_modified(|current| {
-            let differs = **current != config;
-            if differs {
-                *current = Arc::new(config);
-            }
-            differs
-        });
+        let changed = publish_if_changed(&self.current, &Arc::new(config));
         let file = self.path.display();
         tracing::info!(%file, changed, "configuration file read");
         if let Some(ignored) = ignored {

@@ -1,7 +1,6 @@
 //! The gRPC server: the service's own API, health and reflection, with limits, over mutual TLS or plaintext.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::middleware;
 use tokio::net::TcpListener;
@@ -18,11 +17,8 @@ use crate::rpc_limits::{self, RpcLimits};
 use crate::rpc_metrics::{self, Measured};
 use crate::tls::Tls;
 
-/// Largest request in bytes: the largest legal one names 1,000 shoots of at most 63 characters.
+/// Largest request in bytes, its length included: the largest legal one names 1,000 shoots of at most 63 characters.
 pub const MAX_REQUEST_BYTES: usize = 128 * 1024;
-
-/// Streams end at the drain; a connection that is still open after this time is cut.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The gRPC API of a service.
 pub struct Api {
@@ -61,7 +57,7 @@ pub async fn serve(
         tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
     ];
     let methods = Arc::new(rpc_metrics::methods(&all)?);
-    let limits = RpcLimits::new(tls.is_some(), methods.clone());
+    let limits = RpcLimits::new(methods.clone());
     let mut routes = api.routes;
     routes
         .add_service(health)
@@ -74,18 +70,9 @@ pub async fn serve(
         .layer(MapResponseLayer::new(described));
     let served = GrpcService::new(Measured::server(served, methods));
     let server = accept::serve(listener, tls, served, accept::MAX_AGE, stop.clone());
-    let health = follow_readiness(&reporter, api.service_names, &readiness, &stop);
-    let deadline = async {
-        stop.cancelled().await;
-        tokio::time::sleep(DRAIN_TIMEOUT).await;
-    };
     tokio::select! {
         () = server => Ok(()),
-        () = health => Ok(()),
-        () = deadline => {
-            tracing::warn!("gRPC connections were still open 5 s after the drain started; closing them");
-            Ok(())
-        }
+        () = follow_readiness(&reporter, api.service_names, &readiness, &stop) => Ok(()),
     }
 }
 
@@ -113,15 +100,16 @@ async fn follow_readiness(
     readiness: &Readiness,
     stop: &CancellationToken,
 ) {
-    let mut ready = readiness.subscribe();
-    loop {
-        let serving = *ready.borrow_and_update() && !stop.is_cancelled();
-        report(reporter, names, serving).await;
-        tokio::select! {
-            () = stop.cancelled() => break,
-            changed = ready.changed() => if changed.is_err() { break },
+    let follow = async {
+        let mut ready = readiness.subscribe();
+        loop {
+            let serving = ready.borrow_and_update().is_empty();
+            report(reporter, names, serving).await;
+            // Its sender is in `readiness`.
+            let _ = ready.changed().await;
         }
-    }
+    };
+    stop.run_until_cancelled(follow).await;
     report(reporter, names, false).await;
     std::future::pending().await
 }
@@ -133,8 +121,7 @@ async fn report(reporter: &HealthReporter, names: &[&str], serving: bool) {
         ServingStatus::NotServing
     };
     // The empty name stands for the whole server.
-    reporter.set_service_status("", status).await;
-    for name in names {
+    for name in [""].iter().chain(names) {
         reporter.set_service_status(*name, status).await;
     }
 }

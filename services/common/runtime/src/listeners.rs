@@ -41,24 +41,30 @@ fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
 }
 
 /// The connections that come to a socket.
-pub(crate) struct Acceptor {
-    pub(crate) listener: TcpListener,
+#[derive(Debug)]
+pub struct Acceptor {
+    /// The socket.
+    pub listener: TcpListener,
     /// The log message for a connection that cannot be accepted.
-    pub(crate) refusal: &'static str,
+    pub refusal: &'static str,
     /// When no other file descriptor is left, a connection gets one of the reserve.
-    pub(crate) uses_reserve: bool,
+    pub uses_reserve: bool,
 }
 
-pub(crate) struct AcceptedConnection {
-    pub(crate) tcp: TcpStream,
+/// A connection that has just been opened.
+#[derive(Debug)]
+pub struct AcceptedConnection {
+    /// The connection.
+    pub tcp: TcpStream,
     /// A socket of both families shows callers from IPv4 as ::ffff:192.0.2.1; here they have their address of IPv4.
-    pub(crate) address: SocketAddr,
-    pub(crate) from_reserve: bool,
+    pub address: SocketAddr,
+    /// Its file descriptor is one of the reserve.
+    pub from_reserve: bool,
 }
 
 impl Acceptor {
     /// Waits for the next connection. Safe to cancel.
-    pub(crate) async fn next(&self) -> AcceptedConnection {
+    pub async fn next(&self) -> AcceptedConnection {
         let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
         loop {
             match self.accept().await {

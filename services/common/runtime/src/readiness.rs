@@ -43,32 +43,20 @@ const RETRY_LOOP_FAILING: Gauge<(LoopName<'_>, Reason)> = Gauge::new(
 const SHOWN_FOR: Duration = Duration::from_secs(180);
 
 /// The name of a blocker or of a loop. Most stand in the source; those of configured resources do not.
-type Name = Cow<'static, str>;
+pub type Name = Cow<'static, str>;
 
 /// Why each blocker blocks, by its name and a number that grows with every blocker.
-type Blockers = BTreeMap<(Name, u64), String>;
+pub type Blockers = BTreeMap<(Name, u64), String>;
 
 /// The last failures of loops that try again, each with the end of its show, by the name and the instance of the loop.
 type Failures = BTreeMap<(Name, Arc<str>), (Instant, Failure)>;
 
 /// The readiness of the process. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Readiness {
-    blockers: Arc<Mutex<Blockers>>,
+    blockers: watch::Sender<Blockers>,
     failures: Arc<Mutex<Failures>>,
     instance: Arc<str>,
-    ready: watch::Sender<bool>,
-}
-
-impl Default for Readiness {
-    fn default() -> Self {
-        Self {
-            blockers: Arc::default(),
-            failures: Arc::default(),
-            instance: Arc::default(),
-            ready: watch::Sender::new(true),
-        }
-    }
 }
 
 impl Readiness {
@@ -90,7 +78,7 @@ impl Readiness {
     #[must_use]
     pub fn blockers(&self) -> BTreeMap<Name, String> {
         let mut reasons: BTreeMap<Name, Vec<String>> = BTreeMap::new();
-        for ((name, _), why) in self.blockers.lock().iter() {
+        for ((name, _), why) in self.blockers.borrow().iter() {
             let of_name = reasons.entry(name.clone()).or_default();
             if !of_name.contains(why) {
                 of_name.push(why.clone());
@@ -176,19 +164,24 @@ impl Readiness {
         blockers.chain(failures).collect()
     }
 
-    /// Follows whether the process is ready.
+    /// True while nothing blocks.
     #[must_use]
-    pub fn subscribe(&self) -> watch::Receiver<bool> {
-        self.ready.subscribe()
+    pub fn is_ready(&self) -> bool {
+        self.blockers.borrow().is_empty()
+    }
+
+    /// Follows whether the process is ready; other changes of what blocks are no news.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Blockers> {
+        self.blockers.subscribe()
     }
 
     fn update(&self, change: impl FnOnce(&mut Blockers)) {
-        let mut blockers = self.blockers.lock();
-        change(&mut blockers);
-        let ready = blockers.is_empty();
-        // Under the lock, so that two changes cannot be published in the wrong order.
-        self.ready
-            .send_if_modified(|current| std::mem::replace(current, ready) != ready);
+        self.blockers.send_if_modified(|blockers| {
+            let was_ready = blockers.is_empty();
+            change(blockers);
+            blockers.is_empty() != was_ready
+        });
     }
 }
 
@@ -243,11 +236,10 @@ mod tests {
     #[test]
     fn is_ready_when_the_last_blocker_is_dropped() {
         let readiness = Readiness::default();
-        let state = readiness.subscribe();
         let clusters = readiness.block("clusters", "not listed yet");
         let unchecked = readiness.block("permissions", "not checked yet");
         let missing = readiness.block("permissions", "missing: list leases");
-        assert!(!*state.borrow());
+        assert!(!readiness.is_ready());
         let again = readiness.block("permissions", "not checked yet");
         assert_eq!(
             readiness.blockers()["permissions"],
@@ -255,9 +247,9 @@ mod tests {
         );
         drop((clusters, missing, again));
         assert_eq!(readiness.blockers()["permissions"], "not checked yet");
-        assert!(!*state.borrow());
+        assert!(!readiness.is_ready());
         drop(unchecked);
-        assert!(*state.borrow());
+        assert!(readiness.is_ready());
     }
 
     #[test]
@@ -291,10 +283,7 @@ mod tests {
         ];
         assert_eq!(readiness.lines(), expected);
         drop(blocker);
-        assert!(
-            *readiness.subscribe().borrow(),
-            "a failure by itself blocks nothing"
-        );
+        assert!(readiness.is_ready(), "a failure by itself blocks nothing");
         assert!(readiness.recovered("clusters") && !readiness.recovered("clusters"));
         assert_eq!(readiness.lines(), expected[2..]);
         tokio::time::advance(SHOWN_FOR).await;

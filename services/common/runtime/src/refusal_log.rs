@@ -50,15 +50,15 @@ impl RefusalLog {
     pub(crate) fn refuse(&self, peer: SocketAddr, reason: CloseReason, error: &str) {
         CONNECTIONS_REFUSED.inc(reason);
         let mut reasons = self.0.lock();
-        let unwritten = reasons.entry(reason).or_insert_with(|| Unwritten {
-            count: 0,
+        let before = reasons.get(&reason);
+        let (count, due) = before.map_or((0, Instant::now()), |before| (before.count, before.due));
+        let unwritten = Unwritten {
+            count: count + 1,
             peer,
-            error: String::new(),
-            due: Instant::now(),
-        });
-        unwritten.count += 1;
-        unwritten.peer = peer;
-        error.clone_into(&mut unwritten.error);
+            error: error.to_owned(),
+            due,
+        };
+        reasons.insert(reason, unwritten);
         drop(reasons);
         self.flush();
     }

@@ -24,7 +24,7 @@ pub(crate) fn describe<B>(
     identity: &str,
     readiness: Readiness,
 ) -> impl Fn(Response<B>) -> Response<B> + Clone + use<B> {
-    let (replica, ready) = (ascii(identity), readiness.subscribe());
+    let replica = ascii(identity);
     move |mut response| {
         let headers = response.headers_mut();
         if headers.contains_key(REPLICA) {
@@ -32,10 +32,8 @@ pub(crate) fn describe<B>(
         }
         headers.insert(REPLICA, replica.clone());
         headers.insert(VERSION, HeaderValue::from_static(env!("CARGO_PKG_VERSION")));
-        if !*ready.borrow() {
-            for (name, why) in readiness.blockers().into_iter().take(MAX_BLOCKERS) {
-                headers.append(BLOCKER, ascii(&format!("{name}: {why}")));
-            }
+        for (name, why) in readiness.blockers().into_iter().take(MAX_BLOCKERS) {
+            headers.append(BLOCKER, ascii(&format!("{name}: {why}")));
         }
         response
     }

@@ -5,8 +5,6 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use crate::caller_quota::QuotaExceeded;
-
 /// The domain of every [`ErrorReason`].
 pub const DOMAIN: &str = "dependency-watchdog.gardener.cloud";
 
@@ -91,19 +89,6 @@ pub fn invalid(reason: ErrorReason, field: &str, description: &str) -> Status {
 #[must_use]
 pub fn invalid_field(field: &str, description: &str) -> Status {
     invalid(ErrorReason::InvalidField, field, description)
-}
-
-/// The error for a caller that has reached a bound on what it may have open, such as streams.
-pub(crate) fn too_many(what: &str, exceeded: QuotaExceeded) -> Status {
-    let why = match exceeded {
-        QuotaExceeded::Caller(most) => {
-            format!("you already have {most} {what} to this replica: close some, or try another replica")
-        }
-        QuotaExceeded::Total(total) => {
-            format!("all {total} {what} of this replica are in use or reserved: try another replica")
-        }
-    };
-    error(ErrorReason::TooManyStreams, why)
 }
 
 #[cfg(test)]

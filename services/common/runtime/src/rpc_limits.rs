@@ -1,45 +1,45 @@
-//! Limits on the RPCs of callers: their number, the time to read a request and to write an answer, and the memory of
+//! Limits on the RPCs of callers: their number, the size of a request, the time to read a request and to write an answer, and the memory of
 //! answers that wait for their reader.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::Extension;
+use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use futures::{StreamExt as _, stream};
 use http_body::{Body as _, Frame};
-use http_body_util::{BodyExt as _, BodyStream, Full, StreamBody};
+use http_body_util::{BodyExt as _, BodyStream, Full, LengthLimitError, StreamBody};
 use hyper::body::Bytes;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
-use crate::accept::{CloseConnection, Peer};
-use crate::caller_quota::{CallerQuota, QuotaLimits, QuotaPermit};
-use crate::rpc_error::{ErrorReason, error, too_many};
+use crate::accept::Peer;
+use crate::caller_quota::{CallerQuota, QuotaLimits};
+use crate::grpc_server::MAX_REQUEST_BYTES;
+use crate::rpc_error::{ErrorReason, error};
 use crate::rpc_metrics::Methods;
 
 /// RPCs under way, streams included. A stream holds a cursor and at most one batch of shared values. 64 replicas with
 /// two streams each, and as many of the coordinator with one, fit into what is reserved.
 const RPCS: QuotaLimits = QuotaLimits {
+    what: "calls and streams",
     total: 1024,
     reserved: 256,
-    per_caller: 32,
-};
-
-/// The same without TLS, where all programs of a host are one caller.
-const PLAINTEXT_RPCS: QuotaLimits = QuotaLimits {
-    per_caller: 256,
-    ..RPCS
+    per_client: 32,
+    per_address: 256,
 };
 
 /// Bytes of answers that are not written yet.
 const ANSWER_BYTES: QuotaLimits = QuotaLimits {
+    what: "bytes of unread answers",
     total: 48 * 1024 * 1024,
     reserved: 24 * 1024 * 1024,
-    per_caller: 8 * 1024 * 1024,
+    per_client: 8 * 1024 * 1024,
+    per_address: 8 * 1024 * 1024,
 };
 
 /// A request arrives, and an answer that is no stream is written, within this time.
@@ -56,34 +56,37 @@ pub(crate) struct RpcLimits {
     methods: Arc<Methods>,
 }
 
-/// The middleware of a server. RPCs that come over no connection have no limit.
-pub(crate) async fn limit(State(limits): State<RpcLimits>, request: Request, next: Next) -> Response {
-    let Some(peer) = request.extensions().get::<Peer>().cloned() else {
-        return next.run(request).await;
-    };
+/// The middleware of a server.
+pub(crate) async fn limit(
+    State(limits): State<RpcLimits>,
+    Extension(peer): Extension<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
     let answer = limits.run(&peer, request, next).await;
     answer.unwrap_or_else(|status| status.into_http())
 }
 
 impl RpcLimits {
-    pub(crate) fn new(with_tls: bool, methods: Arc<Methods>) -> Self {
+    pub(crate) fn new(methods: Arc<Methods>) -> Self {
         Self {
-            rpcs: CallerQuota::new(if with_tls { RPCS } else { PLAINTEXT_RPCS }),
+            rpcs: CallerQuota::new(RPCS),
             answers: CallerQuota::new(ANSWER_BYTES),
             methods,
         }
     }
 
     async fn run(&self, peer: &Peer, request: Request, next: Next) -> Result<Response, Status> {
-        let permit = self.admit(peer)?;
+        let caller = peer.caller.clone()?;
+        let permit = self.rpcs.acquire(&caller, 1);
+        let permit = permit.map_err(|why| error(ErrorReason::TooManyStreams, why))?;
         let method = self.methods.get(request.uri().path());
         let streams_request = method.is_some_and(|method| method.client_streaming());
         let is_unary = method.is_some_and(|method| !method.client_streaming() && !method.server_streaming());
-        let close = request.extensions().get::<CloseConnection>().cloned();
         let request = if streams_request {
             request
         } else {
-            request.map(read_in_time)
+            read(request).await?
         };
         let (head, body) = next.run(request).await.into_parts();
         // The status of a call that failed is in the head.
@@ -91,51 +94,43 @@ impl RpcLimits {
             return Ok(Response::from_parts(head, in_parts(body, permit)));
         }
         // Out of its handler, so that its size is known.
-        let collected = body.collect().await.map_err(status_of)?;
+        let collected = body.collect().await;
+        let collected = collected.map_err(|error| Status::from_error(error.into_inner()))?;
         let trailers = collected.trailers().cloned();
         let data = collected.to_bytes();
-        let bytes = self.answers.acquire_many(&peer.caller, data.len()).map_err(|_| {
+        let bytes = self.answers.acquire(&caller, data.len()).map_err(|_| {
             let why = "too many answers are unread: read them first, or request smaller pages";
             error(ErrorReason::TooManyStreams, why)
         })?;
+        let close = peer.close.clone();
         let close_if_unread = AbortOnDropHandle::new(tokio::spawn(async move {
             sleep(TIMEOUT).await;
-            if let Some(CloseConnection(close)) = close {
-                close.cancel();
-            }
+            close.cancel();
         }));
         let answer = Full::new(data).with_trailers(async { trailers.map(Ok) });
         let answer = in_parts(Body::new(answer), (permit, bytes, close_if_unread));
         Ok(Response::from_parts(head, answer))
     }
-
-    fn admit(&self, peer: &Peer) -> Result<QuotaPermit, Status> {
-        if let Some(refused) = &peer.refused {
-            return Err(refused.clone());
-        }
-        let permit = self.rpcs.acquire(&peer.caller);
-        permit.map_err(|exceeded| too_many("calls and streams", exceeded))
-    }
 }
 
-/// The body of a request, which fails when it has not arrived in time.
-fn read_in_time(body: Body) -> Body {
-    let deadline = Instant::now() + TIMEOUT;
-    let frames = stream::unfold(body, move |mut body| async move {
-        let frame = match timeout_at(deadline, body.frame()).await {
-            Ok(frame) => frame?.map_err(status_of),
-            Err(_) => {
-                let late = "the request did not arrive within 10 s";
-                Err(Status::deadline_exceeded(late))
-            }
-        };
-        Some((frame, body))
-    });
-    Body::new(StreamBody::new(frames))
+/// The request once all of it is there.
+async fn read(request: Request) -> Result<Request, Status> {
+    let (head, body) = request.into_parts();
+    let read = timeout(TIMEOUT, to_bytes(body, MAX_REQUEST_BYTES)).await;
+    let read = read.map_err(|_| Status::deadline_exceeded("the request did not arrive within 10 s"))?;
+    let bytes = read.map_err(|error| {
+        let error = error.into_inner();
+        if error.is::<LengthLimitError>() {
+            Status::out_of_range(format!("the request has more than {MAX_REQUEST_BYTES} bytes"))
+        } else {
+            Status::from_error(error)
+        }
+    })?;
+    Ok(Request::from_parts(head, bytes.into()))
 }
 
 /// The body of an answer in parts. What is held for it is given back when the transport has taken the last one.
-fn in_parts(body: Body, held: impl Send + 'static) -> Body {
+pub(crate) fn in_parts(body: Body, held: impl Send + 'static) -> Body {
     if body.is_end_stream() {
         return body;
     }
@@ -156,8 +151,4 @@ fn parts<E>(frame: Result<Frame<Bytes>, E>) -> Vec<Result<Frame<Bytes>, E>> {
         Ok(Err(trailers)) => vec![Ok(trailers)],
         Err(error) => vec![Err(error)],
     }
-}
-
-fn status_of(error: axum::Error) -> Status {
-    Status::from_error(error.into_inner())
 }

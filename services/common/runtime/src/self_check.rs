@@ -176,7 +176,7 @@ mod tests {
             timer.starts_with("timer: the last try failed: it was 20.0 s late: "),
             "{timer}"
         );
-        assert!(*readiness.subscribe().borrow(), "they block nothing");
+        assert!(readiness.is_ready(), "they block nothing");
         tokio::time::advance(SHOWN_FOR).await;
         assert_eq!(readiness.lines(), [""; 0]);
     }

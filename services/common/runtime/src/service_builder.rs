@@ -124,9 +124,8 @@ impl ServiceBuilder {
         );
         let shown = Admin {
             readiness: self.readiness.clone(),
-            metrics: self.process.metrics,
+            process: self.process,
             collectors,
-            log_level: self.process.log_level,
         };
         self.tasks.critical("grpc", grpc);
         self.tasks

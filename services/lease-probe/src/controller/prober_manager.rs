@@ -158,7 +158,9 @@ impl ProberManager {
             Ok(settings) => {
                 let inputs = inner.inputs(shoot, settings, config);
                 match inner.probes.get(shoot) {
-                    Some(running) => publish_if_changed(&running.inputs, &inputs),
+                    Some(running) => {
+                        publish_if_changed(&running.inputs, &inputs);
+                    }
                     None => self.start(inner, shoot, inputs),
                 }
             }

@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as FairMutex, Semaphore, SemaphorePermit, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep;
 use watchdog_runtime::metrics::GaugeGuard;
 use watchdog_runtime::token_bucket::TokenBucket;
 
@@ -42,13 +42,12 @@ struct WaitingShoot<'a>(&'a RequestLimiter);
 impl RequestLimiter {
     /// At most `rate` requests a second.
     pub(crate) fn new(rate: u32) -> Self {
-        let rate = f64::from(rate);
         Self {
             up: Semaphore::new(MAX_UP),
             requests: Semaphore::new(MAX_REQUESTS as usize),
             next: FairMutex::new(()),
             // A tenth of a second's requests at once.
-            bucket: Mutex::new(TokenBucket::new(rate, rate / 10.0, Instant::now())),
+            bucket: Mutex::new(TokenBucket::new(rate, rate / 10)),
             waiting: watch::Sender::default(),
         }
     }
@@ -72,11 +71,11 @@ impl RequestLimiter {
         let requests = self.requests.acquire_many(width).await.ok();
         let next = self.next.lock().await;
         loop {
-            let wait = self.bucket.lock().check(Instant::now());
-            match wait {
-                Ok(()) => break,
-                Err(at) => sleep_until(at).await,
+            let wait = self.bucket.lock().wait_for(1);
+            if wait.is_zero() {
+                break;
             }
+            sleep(wait).await;
         }
         drop((next, waiting));
         Turn {
@@ -91,7 +90,7 @@ impl Turn<'_> {
     /// Counts a request that begins now and is in flight until the returned guard is dropped. If that is more than the
     /// rate allows, the next turn waits for it.
     pub(crate) fn begin_request(&self) -> GaugeGuard {
-        self.limiter.bucket.lock().take(1);
+        self.limiter.bucket.lock().take();
         UNDER_WAY.track(())
     }
 }
@@ -123,6 +122,7 @@ mod tests {
     use std::time::Duration;
 
     use futures::FutureExt;
+    use tokio::time::Instant;
 
     use super::*;
 

@@ -4,30 +4,30 @@ use std::sync::Arc;
 
 use http::Request;
 use kube::client::Body;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::Mutex;
+use tokio::time::{sleep, timeout};
 use watchdog_kube::client::REQUEST_DEADLINE;
 use watchdog_runtime::token_bucket::TokenBucket;
 
 /// Requests that need not wait after a pause: those for a hundred services of two pods that recover together.
-const BURST: u16 = 200;
+const BURST: u32 = 200;
 
 /// As many of them are kept for deletions and watches: Events never delay those by more than the rest.
-const KEPT_FROM_EVENTS: u16 = 180;
+const KEPT_FROM_EVENTS: u32 = 180;
 
 /// A burst of [`BURST`] requests, then this many a second, in the order in which they come. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Pace {
-    bucket: Arc<tokio::sync::Mutex<TokenBucket>>,
+    bucket: Arc<Mutex<TokenBucket>>,
     /// Requests that must be free before this one.
-    needs: u16,
+    needs: u32,
 }
 
 impl Pace {
     /// `rate` is in requests a second.
     pub(crate) fn new(rate: u16) -> Self {
-        let bucket = TokenBucket::new(rate.into(), BURST.into(), Instant::now());
         Self {
-            bucket: Arc::new(bucket.into()),
+            bucket: Arc::new(TokenBucket::new(rate.into(), BURST).into()),
             needs: 1,
         }
     }
@@ -43,16 +43,20 @@ impl Pace {
     /// Waits for the turn of a request. Safe to cancel; fair, because the lock is.
     pub(crate) async fn turn(&self) {
         let mut bucket = self.bucket.lock().await;
-        while let Err(at) = bucket.check_for(self.needs, Instant::now()) {
+        loop {
+            let wait = bucket.wait_for(self.needs);
+            if wait.is_zero() {
+                break;
+            }
             if self.needs == 1 {
-                sleep_until(at).await;
+                sleep(wait).await;
             } else {
                 drop(bucket);
-                sleep_until(at).await;
+                sleep(wait).await;
                 bucket = self.bucket.lock().await;
             }
         }
-        bucket.take(1);
+        bucket.take();
     }
 
     /// A client whose requests each wait for their turn. The deadline of a request begins with its turn: to wait for
@@ -81,6 +85,7 @@ mod tests {
 
     use proptest::prelude::*;
     use tokio::runtime;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -128,7 +133,7 @@ mod tests {
             });
             let events: Vec<_> = events.collect();
             tokio::time::sleep(Duration::from_millis(1)).await;
-            for _ in 0..usize::from(BURST) {
+            for _ in 0..BURST {
                 pace.turn().await;
             }
             let waited = begun.elapsed();

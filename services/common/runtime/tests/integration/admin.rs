@@ -13,8 +13,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::allowed_clients::AllowedClients;
+use watchdog_runtime::process::Process;
 use watchdog_runtime::readiness::Readiness;
-use watchdog_runtime::telemetry::LogLevel;
 use watchdog_runtime::tls::{CertificateSource, Tls};
 
 use crate::PATIENCE;
@@ -29,9 +29,8 @@ async fn serve(tls: Option<Tls>) -> SocketAddr {
     let tls = tls.map(|tls| tls.allowing(allowed));
     let admin = Admin {
         readiness: Readiness::default(),
-        metrics: None,
+        process: Process::default(),
         collectors: Vec::new(),
-        log_level: LogLevel::default(),
     };
     tokio::spawn(admin::serve(listener, tls, admin));
     address

@@ -1,15 +1,22 @@
 //! Connections on which nobody speaks, floods of them, and those whose certificate is not accepted any more.
 
 use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
 
+use http::Request;
+use http_body_util::StreamBody;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
+use tonic::Status;
+use tonic::body::Body;
 use tonic_health::pb::HealthCheckRequest;
+use tower::{Service as _, ServiceExt};
 use watchdog_runtime::tls::{CertificateSource, TlsCredentials};
 
 use crate::certs::Authority;
-use crate::server::{CLIENT, SERVER, Server, recorded, refused};
+use crate::server::{CLIENT, SERVER, Server, channel, recorded, refused};
 use crate::{PATIENCE, until};
 
 async fn connect_from(last: u8, to: SocketAddr) -> TcpStream {
@@ -136,6 +143,36 @@ async fn a_caller_has_32_calls_and_streams_whatever_its_connections() {
     for status in full {
         assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
     }
+}
+
+/// The bounds of requests are those of the server, whatever service they are for.
+#[tokio::test]
+async fn a_request_has_128_kib_and_10_seconds() {
+    let server = Server::start(None).await;
+    let service = |length| HealthCheckRequest {
+        service: "x".repeat(length),
+    };
+    let ask = async |length| server.client(None).check(service(length)).await.unwrap_err();
+    assert_eq!(ask(120 << 10).await.code(), tonic::Code::NotFound);
+    let too_large = ask(200 << 10).await;
+    assert_eq!(too_large.code(), tonic::Code::OutOfRange, "{too_large}");
+
+    let mut channel = channel(server.address, None, SERVER);
+    ServiceExt::ready(&mut channel).await.unwrap();
+    let incomplete = StreamBody::new(tokio_stream::pending::<Result<_, Status>>());
+    let request = Request::post("/grpc.health.v1.Health/Check").body(Body::new(incomplete));
+    let mut call = pin!(channel.call(request.unwrap()));
+    let sent = tokio::time::timeout(Duration::from_secs(1), call.as_mut()).await;
+    assert!(sent.is_err(), "{sent:?}");
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    let late = Status::from_header_map(call.await.unwrap().headers()).unwrap();
+    assert_eq!(late.code(), tonic::Code::DeadlineExceeded, "{late}");
+    assert!(
+        began.elapsed() <= Duration::from_secs(10),
+        "{:?}",
+        began.elapsed()
+    );
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 //! loopback must not open the page to the site that owns the name.
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +22,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Interval, MissedTickBehavior};
-use tokio_util::task::AbortOnDropHandle;
-use watchdog_runtime::backoff::Backoff;
+use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
+use tokio_util::sync::DropGuard;
 use watchdog_runtime::connection_tasks::ConnectionTasks;
+use watchdog_runtime::listeners::{AcceptedConnection, Acceptor};
 
 use super::view::{self, PageView};
 use crate::error::CommandError;
@@ -131,29 +132,33 @@ impl PageServer {
 
     /// Serves until it is dropped. A connection that cannot be accepted is not waited for: the page asks again.
     pub(super) async fn run(self, listener: TcpListener) {
-        let mut strangers = ConnectionTasks::new(MAX_STRANGERS, MAX_STRANGERS);
-        let mut backoff = Backoff::new(Duration::from_millis(5), Duration::from_secs(1));
+        let mut connections = ConnectionTasks::new(MAX_STRANGERS, MAX_STRANGERS);
+        let incoming = Acceptor {
+            listener,
+            refusal: "cannot accept a connection",
+            uses_reserve: false,
+        };
         loop {
-            match listener.accept().await {
-                Ok((tcp, peer)) => {
-                    backoff.reset();
-                    strangers.spawn(peer.ip(), admit(tcp, self.routes.clone()));
-                }
-                // Out of file descriptors, or the peer was gone already: the listener itself is fine.
-                Err(_) => tokio::time::sleep(backoff.next_delay()).await,
-            }
+            let AcceptedConnection { tcp, address, .. } = incoming.next().await;
+            let routes = self.routes.clone();
+            connections.spawn(address.ip(), |place| admit(tcp, routes, place));
         }
     }
 }
 
-/// Serves a connection, and ends it unless it shows the secret in time. Then it goes on by itself.
-async fn admit(tcp: TcpStream, routes: Router) {
+/// Serves a connection, and ends it unless it shows the secret in time. Then it gives its place back.
+async fn admit(tcp: TcpStream, routes: Router, place: DropGuard) {
     let shown = SecretShown::default();
     let routes = routes.layer(Extension(shown.clone()));
-    let serving = AbortOnDropHandle::new(tokio::spawn(connection(tcp, routes)));
-    let in_time = tokio::time::timeout(STRANGER_TIMEOUT, shown.0.notified()).await;
-    if in_time.is_ok() {
-        serving.detach();
+    let too_late = async {
+        if timeout(STRANGER_TIMEOUT, shown.0.notified()).await.is_ok() {
+            drop(place);
+            pending().await
+        }
+    };
+    tokio::select! {
+        () = connection(tcp, routes) => {}
+        () = too_late => {}
     }
 }
 
