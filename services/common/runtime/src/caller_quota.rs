@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 pub(crate) struct Caller {
     /// The name in its certificate by which it is allowed to call; its IP address without TLS.
     pub(crate) name: Arc<str>,
-    /// What is known about it.
+    /// How it is known.
     pub(crate) kind: CallerKind,
 }
 
-/// What is known about a caller.
+/// How a caller is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum CallerKind {
     /// A service of the watchdog, by its certificate. A part of all is reserved for these.

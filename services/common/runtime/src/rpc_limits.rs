@@ -1,5 +1,5 @@
-//! Limits on the RPCs of callers: their number, the size of a request, the time to read a request and to write an answer, and the memory of
-//! answers that wait for their reader.
+//! Limits on the RPCs of callers: their number, the size of a request, the time to read it and to write the answer, and
+//! the memory of answers that wait for their reader.
 
 use std::sync::Arc;
 use std::time::Duration;
