@@ -41,16 +41,19 @@ def test_defaults_are_those_of_the_code():
     checked = set()
     for file in "prober.rs", "prober/dependents.rs", "weeder.rs":
         text = SOURCES[API / file]
-        declared = re.findall(r'Setting::(duration|number)\("(\w+)", (?:secs\()?([\d.]+)', text)
-        for kind, field, default in declared:
+        durations = re.findall(r'at\.duration\(\s*"(\w+)",\s*[\w.]+,\s*secs\((\d+)\)', text)
+        numbers = re.findall(r'at\.number\(\s*"(\w+)",\s*[\w.]+\.unwrap_or\(([\d.]+)\)', text)
+        declared = [(field, float(default) * SPELT["s"]) for field, default in durations]
+        declared += [(field, float(default)) for field, default in numbers]
+        for field, default in declared:
             documented = f"….{field}" if "dependents" in file else field
-            scale = SPELT["s"] if kind == "duration" else 1
-            assert number(FIELDS[documented][1].strip("`")) == float(default) * scale, documented
+            assert number(FIELDS[documented][1].strip("`")) == default, documented
             checked.add(documented)
     fraction = "nodeLeaseFailureFraction"
-    default = re.search(r"DEFAULT_NODE_LEASE_FAILURE_FRACTION: f64 = ([\d.]+);", SOURCES[API / "prober.rs"])[1]
+    default = re.search(r"node_lease_failure_fraction\.unwrap_or\(([\d.]+)\)", SOURCES[API / "prober.rs"])[1]
     assert number(FIELDS[fraction][1].strip("`")) == float(default)
     assert {"probeInterval", "failureThreshold", "….timeout", "watchDuration"} <= checked
+    assert len(checked) == 13
 
 
 def ranges():
