@@ -48,8 +48,11 @@ pub async fn serve(
     let (reporter, health) = tonic_health::server::health_reporter();
     report(&reporter, api.service_names, false).await;
     let reflection = descriptors(&api).build_v1()?;
+    // A stream of requests is not read before its handler.
+    let reflection = reflection.max_decoding_message_size(MAX_REQUEST_BYTES);
     // grpcurl before 1.8.8 and many consoles still ask with the older version.
     let reflection_alpha = descriptors(&api).build_v1alpha()?;
+    let reflection_alpha = reflection_alpha.max_decoding_message_size(MAX_REQUEST_BYTES);
     let all = [
         api.descriptors,
         tonic_health::pb::FILE_DESCRIPTOR_SET,

@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
+use axum::{BoxError, Extension};
 use futures::{StreamExt as _, stream};
 use http_body::{Body as _, Frame};
-use http_body_util::{BodyExt as _, BodyStream, Full, LengthLimitError, StreamBody};
+use http_body_util::{BodyExt as _, BodyStream, Full, LengthLimitError, Limited, StreamBody};
 use hyper::body::Bytes;
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -116,10 +116,9 @@ impl RpcLimits {
 /// The request once all of it is there.
 async fn read(request: Request) -> Result<Request, Status> {
     let (head, body) = request.into_parts();
-    let read = timeout(TIMEOUT, to_bytes(body, MAX_REQUEST_BYTES)).await;
+    let read = timeout(TIMEOUT, copy(body)).await;
     let read = read.map_err(|_| Status::deadline_exceeded("the request did not arrive within 10 s"))?;
     let bytes = read.map_err(|error| {
-        let error = error.into_inner();
         if error.is::<LengthLimitError>() {
             Status::out_of_range(format!("the request has more than {MAX_REQUEST_BYTES} bytes"))
         } else {
@@ -127,6 +126,18 @@ async fn read(request: Request) -> Result<Request, Status> {
         }
     })?;
     Ok(Request::from_parts(head, bytes.into()))
+}
+
+/// Copies, because a frame of one byte would keep the whole buffer in memory in which it arrived.
+async fn copy(body: Body) -> Result<Vec<u8>, BoxError> {
+    let mut body = Limited::new(body, MAX_REQUEST_BYTES);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes)
 }
 
 /// The body of an answer in parts. What is held for it is given back when the transport has taken the last one.
@@ -150,5 +161,32 @@ fn parts<E>(frame: Result<Frame<Bytes>, E>) -> Vec<Result<Frame<Bytes>, E>> {
             .collect(),
         Ok(Err(trailers)) => vec![Ok(trailers)],
         Err(error) => vec![Err(error)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_keeps_no_buffer_of_its_connection() {
+        let buffer: Arc<[u8]> = Arc::from([0; PART_BYTES]);
+        let frame = Bytes::from_owner(buffer.clone()).slice(..1);
+        let sent = stream::iter([Ok::<_, Infallible>(frame)]).chain(stream::pending());
+        let mut reading = pin!(read(Request::new(Body::from_stream(sent))));
+        assert!(futures::poll!(reading.as_mut()).is_pending());
+        assert_eq!(Arc::strong_count(&buffer), 1);
+    }
+
+    #[tokio::test]
+    async fn a_request_of_128_kib_is_read_and_one_byte_more_is_refused() {
+        let read = async |length| read(Request::new(Body::from(vec![0; length]))).await;
+        let whole = read(MAX_REQUEST_BYTES).await.unwrap().into_body();
+        assert_eq!(whole.collect().await.unwrap().to_bytes().len(), MAX_REQUEST_BYTES);
+        let refused = read(MAX_REQUEST_BYTES + 1).await.unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::OutOfRange, "{refused}");
     }
 }

@@ -5,10 +5,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use http::Request;
-use http_body_util::StreamBody;
+use http_body::Frame;
+use http_body_util::{BodyExt as _, StreamBody};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
+use tokio_stream::StreamExt as _;
 use tonic::Status;
 use tonic::body::Body;
 use tonic_health::pb::HealthCheckRequest;
@@ -173,6 +175,22 @@ async fn a_request_has_128_kib_and_10_seconds() {
         "{:?}",
         began.elapsed()
     );
+}
+
+/// A stream of requests is not read before its handler.
+#[tokio::test]
+async fn a_request_on_a_stream_has_128_kib() {
+    let server = Server::start(None).await;
+    let mut channel = channel(server.address, None, SERVER);
+    ServiceExt::ready(&mut channel).await.unwrap();
+    let head = [&[0][..], &u32::to_be_bytes(200 << 10)].concat();
+    let frames = tokio_stream::iter([Ok::<_, Status>(Frame::data(head.into()))]);
+    let incomplete = StreamBody::new(frames.chain(tokio_stream::pending()));
+    let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let request = Request::post(path).body(Body::new(incomplete)).unwrap();
+    let answer = channel.call(request).await.unwrap().into_body().collect();
+    let ended = tokio::time::timeout(Duration::from_secs(10), answer).await;
+    ended.expect("it ends").unwrap();
 }
 
 #[tokio::test]
