@@ -406,7 +406,7 @@ impl WeederState {
             self.throttled_until = self.throttled_until.max(now.after(result.pause(1)));
         }
         if let Some(weeder) = self.weeders.get(&deletion.service)
-            && weeder.recovery == deletion.recovery
+            && weeder.recovery.at == deletion.recovery.at
         {
             let mut weeder = Weeder::clone(&weeder);
             weeder.record(&deletion.pod, result.clone(), now);

@@ -257,6 +257,19 @@ fn a_recovery_goes_on_when_the_configuration_changes() {
 }
 
 #[test]
+fn a_deletion_that_is_under_way_when_the_configuration_changes_is_shown() {
+    let mut state = recovered();
+    let deletion = state.take("shoot", at(100)).unwrap();
+    let longer = WeederConfig {
+        watch_duration: Duration::from_secs(600),
+        ..config()
+    };
+    state.configure(Arc::new(longer));
+    state.answered(&deletion, &DeletionResult::Deleted, at(101));
+    assert_eq!(state.weeder().deleted, 1);
+}
+
+#[test]
 fn who_gains_the_lead_acts_on_every_recovery_that_is_young() {
     // Nobody leads, so nobody takes anything.
     let mut state = recovered();
