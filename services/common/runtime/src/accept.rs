@@ -21,14 +21,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, interval, sleep, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
 use crate::caller_quota::{Caller, CallerKind, CallerQuota, QuotaLimits};
-use crate::connection_tasks::ConnectionTasks;
+use crate::connection_tasks::{ConnectionTasks, Place};
 use crate::failure::chain;
 use crate::listeners::{AcceptedConnection, Acceptor};
 use crate::refusal_log::{CloseReason, RefusalLog};
@@ -176,7 +176,7 @@ impl GrpcListener {
     ///
     /// # Errors
     /// When it is closed because of the caller: why.
-    async fn admit(&self, tcp: TcpStream, address: SocketAddr, place: DropGuard) -> Result<(), CloseCause> {
+    async fn admit(&self, tcp: TcpStream, address: SocketAddr, place: Place) -> Result<(), CloseCause> {
         // For the TLS handshake and the start of HTTP/2 together.
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         if let Err(error) = tcp.set_nodelay(true) {
@@ -210,8 +210,10 @@ impl GrpcListener {
         let refused = match checked {
             Ok(caller) => match self.connections.acquire(&caller, 1) {
                 Ok(_permit) => {
-                    drop(place);
-                    return self.serve(io, address, Ok(caller), certificates).await;
+                    return match place.give_back() {
+                        true => self.serve(io, address, Ok(caller), certificates).await,
+                        false => Ok(()),
+                    };
                 }
                 Err(why) => {
                     let of_caller = format!("{}: {why}", caller.name);

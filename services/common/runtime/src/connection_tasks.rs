@@ -4,9 +4,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::task::{AbortHandle, JoinSet};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Connections that end when this is dropped.
 #[derive(Debug)]
@@ -17,11 +18,17 @@ pub struct ConnectionTasks {
     per_address: usize,
 }
 
+/// The place of a connection. It is given back when it is dropped, too.
+#[derive(Debug)]
+pub struct Place {
+    has_left: Arc<AtomicBool>,
+}
+
 /// A connection that holds a place.
 #[derive(Debug)]
 struct Stranger {
     address: IpAddr,
-    given_back: CancellationToken,
+    has_left: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
@@ -37,9 +44,9 @@ impl ConnectionTasks {
         }
     }
 
-    /// Serves one more connection. It holds its place until it ends, or drops what it is given. Returns the address of
-    /// the one that gave way, if one did.
-    pub fn spawn<F>(&mut self, address: IpAddr, serve: impl FnOnce(DropGuard) -> F) -> Option<IpAddr>
+    /// Serves one more connection. It holds its place until it ends or gives it back. Returns the address of the one
+    /// that gave way, if one did.
+    pub fn spawn<F>(&mut self, address: IpAddr, serve: impl FnOnce(Place) -> F) -> Option<IpAddr>
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -48,30 +55,55 @@ impl ConnectionTasks {
         let addresses = self.strangers.iter().map(|stranger| stranger.address);
         let evicted = gives_way(addresses, address, self.total, self.per_address);
         let evicted = evicted.and_then(|place| self.strangers.remove(place));
-        let given_back = CancellationToken::new();
-        let task = self.tasks.spawn(serve(given_back.clone().drop_guard()));
+        let has_left = Arc::new(AtomicBool::new(false));
+        let place = Place {
+            has_left: has_left.clone(),
+        };
         self.strangers.push_back(Stranger {
             address,
-            given_back,
-            task,
+            has_left,
+            task: self.tasks.spawn(serve(place)),
         });
-        evicted.map(|evicted| {
-            evicted.task.abort();
-            evicted.address
-        })
+        evicted.filter(Stranger::close).map(|evicted| evicted.address)
     }
 
     /// Closes the connections that hold a place, and waits until the others have ended.
     pub async fn finish(mut self) {
-        self.forget_known();
-        self.strangers.iter().for_each(|stranger| stranger.task.abort());
+        for stranger in &self.strangers {
+            stranger.close();
+        }
         while self.tasks.join_next().await.is_some() {}
     }
 
     /// Those that have given their place back are no strangers any more.
     fn forget_known(&mut self) {
         self.strangers
-            .retain(|stranger| !stranger.given_back.is_cancelled());
+            .retain(|stranger| !stranger.has_left.load(Ordering::Acquire));
+    }
+}
+
+impl Place {
+    /// Gives it back. False if the connection was closed for a newcomer just before.
+    #[must_use]
+    pub fn give_back(self) -> bool {
+        !self.has_left.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.has_left.store(true, Ordering::Release);
+    }
+}
+
+impl Stranger {
+    /// Closes the connection, unless it has just given its place back. True if it is closed.
+    fn close(&self) -> bool {
+        let held_its_place = !self.has_left.swap(true, Ordering::AcqRel);
+        if held_its_place {
+            self.task.abort();
+        }
+        held_its_place
     }
 }
 
@@ -100,8 +132,7 @@ fn gives_way(
 #[cfg(test)]
 mod tests {
     use std::future::pending;
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use super::*;
 
@@ -125,6 +156,29 @@ mod tests {
         tokio::task::yield_now().await;
         connections.finish().await;
         assert_eq!(ended.load(Ordering::Relaxed), 2);
+    }
+
+    /// On several threads, because its proof and its eviction must meet.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_connection_that_has_given_its_place_back_is_not_closed_for_a_newcomer() {
+        struct Known(Arc<AtomicUsize>);
+        impl Drop for Known {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        let closed = Arc::new(AtomicUsize::new(0));
+        let mut connections = ConnectionTasks::new(64, 1);
+        for _ in 0..5_000 {
+            let closed = closed.clone();
+            connections.spawn(IpAddr::from([10, 0, 0, 1]), |place| async move {
+                if place.give_back() {
+                    let _known = Known(closed);
+                    pending::<()>().await;
+                }
+            });
+        }
+        assert_eq!(closed.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -23,8 +23,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
-use tokio_util::sync::DropGuard;
-use watchdog_runtime::connection_tasks::ConnectionTasks;
+use watchdog_runtime::connection_tasks::{ConnectionTasks, Place};
 use watchdog_runtime::listeners::{AcceptedConnection, Acceptor};
 
 use super::view::{self, PageView};
@@ -147,12 +146,12 @@ impl PageServer {
 }
 
 /// Serves a connection, and ends it unless it shows the secret in time. Then it gives its place back.
-async fn admit(tcp: TcpStream, routes: Router, place: DropGuard) {
+async fn admit(tcp: TcpStream, routes: Router, place: Place) {
     let shown = SecretShown::default();
     let routes = routes.layer(Extension(shown.clone()));
     let too_late = async {
-        if timeout(STRANGER_TIMEOUT, shown.0.notified()).await.is_ok() {
-            drop(place);
+        let in_time = timeout(STRANGER_TIMEOUT, shown.0.notified()).await.is_ok();
+        if in_time && place.give_back() {
             pending().await
         }
     };
