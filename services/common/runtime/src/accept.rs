@@ -28,7 +28,7 @@ use tower::ServiceExt as _;
 use tower::util::BoxCloneSyncService;
 
 use crate::caller_quota::{Caller, CallerKind, CallerQuota, QuotaLimits};
-use crate::connection_tasks::{ConnectionTasks, Place};
+use crate::connection_tasks::{ConnectionTasks, StrangerPlace};
 use crate::failure::chain;
 use crate::listeners::{AcceptedConnection, Acceptor};
 use crate::refusal_log::{CloseReason, RefusalLog};
@@ -176,7 +176,12 @@ impl GrpcListener {
     ///
     /// # Errors
     /// When it is closed because of the caller: why.
-    async fn admit(&self, tcp: TcpStream, address: SocketAddr, place: Place) -> Result<(), CloseCause> {
+    async fn admit(
+        &self,
+        tcp: TcpStream,
+        address: SocketAddr,
+        place: StrangerPlace,
+    ) -> Result<(), CloseCause> {
         // For the TLS handshake and the start of HTTP/2 together.
         let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
         if let Err(error) = tcp.set_nodelay(true) {

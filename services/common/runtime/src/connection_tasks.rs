@@ -20,7 +20,7 @@ pub struct ConnectionTasks {
 
 /// The place of a connection. It is given back when it is dropped, too.
 #[derive(Debug)]
-pub struct Place {
+pub struct StrangerPlace {
     has_left: Arc<AtomicBool>,
 }
 
@@ -46,7 +46,7 @@ impl ConnectionTasks {
 
     /// Serves one more connection. It holds its place until it ends or gives it back. Returns the address of the one
     /// that gave way, if one did.
-    pub fn spawn<F>(&mut self, address: IpAddr, serve: impl FnOnce(Place) -> F) -> Option<IpAddr>
+    pub fn spawn<F>(&mut self, address: IpAddr, serve: impl FnOnce(StrangerPlace) -> F) -> Option<IpAddr>
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -56,7 +56,7 @@ impl ConnectionTasks {
         let evicted = gives_way(addresses, address, self.total, self.per_address);
         let evicted = evicted.and_then(|place| self.strangers.remove(place));
         let has_left = Arc::new(AtomicBool::new(false));
-        let place = Place {
+        let place = StrangerPlace {
             has_left: has_left.clone(),
         };
         self.strangers.push_back(Stranger {
@@ -82,7 +82,7 @@ impl ConnectionTasks {
     }
 }
 
-impl Place {
+impl StrangerPlace {
     /// Gives it back. False if the connection was closed for a newcomer just before.
     #[must_use]
     pub fn give_back(self) -> bool {
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for StrangerPlace {
     fn drop(&mut self) {
         self.has_left.store(true, Ordering::Release);
     }

@@ -23,7 +23,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
-use watchdog_runtime::connection_tasks::{ConnectionTasks, Place};
+use watchdog_runtime::connection_tasks::{ConnectionTasks, StrangerPlace};
 use watchdog_runtime::listeners::{AcceptedConnection, Acceptor};
 
 use super::view::{self, PageView};
@@ -146,7 +146,7 @@ impl PageServer {
 }
 
 /// Serves a connection, and ends it unless it shows the secret in time. Then it gives its place back.
-async fn admit(tcp: TcpStream, routes: Router, place: Place) {
+async fn admit(tcp: TcpStream, routes: Router, place: StrangerPlace) {
     let shown = SecretShown::default();
     let routes = routes.layer(Extension(shown.clone()));
     let too_late = async {
