@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::service::RoutesBuilder;
 use watchdog_api::cluster::Cluster;
 use watchdog_api::prober::ProberConfig;
+use watchdog_kube::Identity;
 use watchdog_kube::leadership::Leadership;
 use watchdog_kube::leadership::forward::ForwardToLeader;
 use watchdog_kube::members::Members;
@@ -190,19 +191,13 @@ fn follow_members(
     let follow = async move {
         match sharing {
             Sharing::Members(mut members) => {
-                let mut since: BTreeMap<Arc<str>, Instant> = BTreeMap::new();
+                let mut since = BTreeMap::new();
                 loop {
                     let now = Instant::now();
                     let current = {
                         let (members, replicas) = (members.borrow_and_update(), replicas.borrow_and_update());
-                        since.retain(|name, _| members.contains_key(name));
-                        let states = members.keys().map(|name| {
-                            let joined = *since.entry(name.clone()).or_insert(now);
-                            let answers = *name == me || replicas.answers(name);
-                            let state = MemberState::of(answers, now.duration_since(joined));
-                            (name.clone(), state)
-                        });
-                        LiveMembers::new(states)
+                        let answers = |name: &Identity| *name == me || replicas.answers(name);
+                        live_members(&members, answers, &mut since, now)
                     };
                     publish_if_changed(&live, &current);
                     let informed_at = since.values().map(|since| *since + INFORMED_AFTER);
@@ -240,6 +235,22 @@ fn follow_members(
         Ok(())
     });
     receiver
+}
+
+/// The members as they are now; `since` has when each was first seen, so a replica that has just started takes none for
+/// informed, and leaves a third witness to the others.
+fn live_members(
+    members: &Members,
+    answers: impl Fn(&Identity) -> bool,
+    since: &mut BTreeMap<Identity, Instant>,
+    now: Instant,
+) -> LiveMembers {
+    since.retain(|name, _| members.contains_key(name));
+    LiveMembers::new(members.keys().map(|name| {
+        let first_seen = *since.entry(name.clone()).or_insert(now);
+        let state = MemberState::of(answers(name), now.duration_since(first_seen));
+        (name.clone(), state)
+    }))
 }
 
 /// The verdicts of this replica.

@@ -118,7 +118,7 @@ impl WeederState {
                 self.weeders.remove(&key);
             } else if weeder.is_live() {
                 let mut weeder = Weeder::clone(&weeder);
-                weeder.recovery.ends_at = weeder.recovery.at.after(config.watch_duration);
+                weeder.recovery.configure(&config);
                 self.weeders.upsert(key, weeder);
             }
         }

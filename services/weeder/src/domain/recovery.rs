@@ -56,15 +56,20 @@ impl Recovery {
             None if found_ready => return None,
             _ => (now, ready.map(|slice| slice.write).min().flatten()),
         };
-        let ends_at = at.after(config.watch_duration);
-        let recovery = Self {
+        let mut recovery = Self {
             at,
             found_ready,
             write,
             deletes_from: at.after(config.ready_for).max(Self::free_from(recent)),
-            ends_at,
+            ends_at: at,
         };
-        (now <= ends_at).then_some(recovery)
+        recovery.configure(config);
+        (now <= recovery.ends_at).then_some(recovery)
+    }
+
+    /// It lasts as long as this configuration says. When deletions begin is decided once.
+    pub(crate) fn configure(&mut self, config: &WeederConfig) {
+        self.ends_at = self.at.after(config.watch_duration);
     }
 
     /// Returns true if the service flaps.

@@ -189,7 +189,7 @@ async fn a_request_on_a_stream_has_128_kib() {
     let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
     let request = Request::post(path).body(Body::new(incomplete)).unwrap();
     let answer = channel.call(request).await.unwrap().into_body().collect();
-    let ended = tokio::time::timeout(Duration::from_secs(10), answer).await;
+    let ended = tokio::time::timeout(PATIENCE, answer).await;
     ended.expect("it ends").unwrap();
 }
 
