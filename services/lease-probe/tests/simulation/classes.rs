@@ -80,8 +80,6 @@ const LONG_PAUSE: &str = "kubelets have to be silent for the whole proof after t
 const SMALL_SKEW: &str = "a clock that is off by less than a renew interval looks like a list that came late";
 const CANDIDATES: &str =
     "eligible leases change in the middle of the loss; kube-controller-manager marks all nodes";
-const SHORT_OUTAGE: &str =
-    "an outage of less than 10 s does not reset kube-controller-manager, which counts through it";
 const SHORT_OUTAGES: &str =
     "outages of less than 10 s do not reset kube-controller-manager, which counts through them";
 const FAILED_RENEWALS: &str = "kube-controller-manager marks living nodes whose renewals fail for 40 s";
@@ -136,15 +134,15 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "outage shorter than the time between two probes",
             &[nodes::probed_every_30_s, |h| outages::outage(h, 8.0, 26.0)],
         ),
-        class("loss before an outage", &[outages::loss_before]).may_be_late(SHORT_OUTAGE),
-        class("loss within an outage", &[outages::loss_within]).may_be_late(SHORT_OUTAGE),
-        class("loss after an outage", &[outages::loss_after]).may_be_late(SHORT_OUTAGE),
+        class("loss before an outage", &[outages::loss_before]).may_be_late(SHORT_OUTAGES),
+        class("loss within an outage", &[outages::loss_within]).may_be_late(SHORT_OUTAGES),
+        class("loss after an outage", &[outages::loss_after]).may_be_late(SHORT_OUTAGES),
         class("outage, HTTP/1.1 only", &[|h| h.shoot().server.speaks_http2 = false, outages::of_any_kind]),
         class(
             "loss with an outage, HTTP/1.1 only",
             &[|h| h.shoot().server.speaks_http2 = false, outages::loss_before_within_or_after],
         )
-        .may_be_late(SHORT_OUTAGE),
+        .may_be_late(SHORT_OUTAGES),
         class("flapping", &[outages::flapping]).may_be_late(FAILED_RENEWALS),
         class("flapping, loss", &[outages::flapping, LOSS_AT_50_TO_150_S])
             .may_be_late(SHORT_OUTAGES),
@@ -162,7 +160,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("prober cut off, loss", &[outages::prober_cut, LOSS_AT_50_TO_150_S])
             .may_be_late("kube-controller-manager reaches the API server and lease-probe does not"),
         class("shared limiter, outage of all and loss of some", &[outages::shared_limiter])
-            .may_be_late(SHORT_OUTAGE)
+            .may_be_late(SHORT_OUTAGES)
             .one_in(20),
         class("one failed request in a loss", &[|h| faults::failing_once(h, &[500, 503])])
             .may_be_late("a failure may end an outage of 10 s that no list saw (ADR 0001)"),
@@ -200,7 +198,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "connections closed after each answer, loss",
             &[faults::closes, LOSS_AT_60_TO_140_S],
         )
-        .may_be_late(SHORT_OUTAGE),
+        .may_be_late(SHORT_OUTAGES),
         class("idle connections closed", &[faults::closes_idle, |h| outages::outage(h, 0.5, 40.0)]),
         class(
             "idle connections closed, loss",

@@ -112,7 +112,7 @@ pub(crate) fn judge(
     // Where nobody takes part in an election, no kube-controller-manager leads.
     let late = { marks.iter() }
         .filter(|_| script.server.elections > 0)
-        .filter_map(|marked| late(verdicts, *marked))
+        .filter_map(|marked| late(script, history, verdicts, *marked, length))
         .collect();
     Judgement {
         losses,
@@ -250,7 +250,24 @@ fn is_unfounded(script: &ShootScript, history: &ShootHistory, verdict: &SeenVerd
     { sets.iter() }.all(|candidates| too_silent(candidates) || shown_none(candidates))
 }
 
-fn late(verdicts: &[SeenVerdict], marked: Micros) -> Option<LateLoss> {
+fn late(
+    script: &ShootScript,
+    history: &ShootHistory,
+    verdicts: &[SeenVerdict],
+    marked: Micros,
+    length: Micros,
+) -> Option<LateLoss> {
+    let is_restored =
+        |verdict: &&SeenVerdict| verdict.direction == Direction::Up && is_down(verdicts, verdict.at - 1);
+    let restored = { verdicts.iter() }.rfind(|verdict| verdict.at <= marked && is_restored(verdict));
+    // One that has just been restored counts anew, and may mark the nodes later than one that was never scaled down.
+    let marked = match restored.filter(|verdict| marked < verdict.at + script.grace) {
+        Some(restored) => {
+            let anew = script.restored_at(history, restored.at, length);
+            marks(script, &anew, length).first().copied()?
+        }
+        None => marked,
+    };
     if is_down(verdicts, marked) {
         return None;
     }

@@ -228,6 +228,15 @@ impl ShootScript {
             }
         }
         let terms = terms(&self.server, RUN_UP, until, keeps_leadership);
+        self.history(nodes, terms, until)
+    }
+
+    /// The same history for a kube-controller-manager that is started at `at` and leads from then on.
+    pub(crate) fn restored_at(&self, history: &ShootHistory, at: Micros, until: Micros) -> ShootHistory {
+        self.history(history.nodes.clone(), vec![TimeSpan::new(at, FOREVER)], until)
+    }
+
+    fn history(&self, nodes: Vec<NodeActivity>, terms: Vec<TimeSpan>, until: Micros) -> ShootHistory {
         let watch_gaps = watch_gaps(&self.server);
         let model = NodeLifecycleModel {
             grace: GracePeriods {

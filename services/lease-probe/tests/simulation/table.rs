@@ -20,22 +20,30 @@ pub(crate) fn merge(tables: impl IntoIterator<Item = Table>) -> Table {
     all
 }
 
-const HEAD: &str = "| class | histories | loss verdicts | false | late (of them never) | healed in time \
-                    | healed unseen | not restored | unfounded | detection p50 | p99 | max |\n\
-                    | --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |\n";
+const COLUMNS: [&str; 12] = [
+    "class",
+    "histories",
+    "loss verdicts",
+    "false",
+    "late (of them never)",
+    "healed in time",
+    "healed unseen",
+    "not restored",
+    "unfounded",
+    "detection p50",
+    "p99",
+    "max",
+];
 
 /// As Markdown.
 pub(crate) fn markdown(table: &Table) -> String {
-    let mut text = HEAD.to_owned();
-    for ((_, name), judgements) in table {
-        let _ = writeln!(text, "{}", row(name, judgements.iter()));
-    }
-    let _ = writeln!(text, "{}", row("**all**", table.values().flatten()));
-    text
+    let all = row("**all**", table.values().flatten());
+    let rows = table.iter().map(|((_, name), judgements)| row(name, judgements));
+    lines(COLUMNS.map(str::to_owned).into(), rows.chain([all]).collect())
 }
 
-/// The same for docs/explanation/safety.md: classes in which everything went well share a row. Where
-/// kube-controller-manager may be first, the reason stands with the class.
+/// The same for docs/explanation/safety.md: classes in which everything went well share a row, and columns in which
+/// everything did are left out. Where kube-controller-manager may be first, the reason stands below.
 pub(crate) fn page(table: &Table, classes: &[HistoryClass]) -> String {
     let is_notable = |judgement: &Judgement| {
         judgement.is_false()
@@ -45,38 +53,94 @@ pub(crate) fn page(table: &Table, classes: &[HistoryClass]) -> String {
     };
     let (notable, well): (Vec<_>, Vec<_>) =
         { table.iter() }.partition(|(_, judgements)| judgements.iter().any(is_notable));
-    let mut text = HEAD
-        .replace(" max |\n", " max | why late |\n")
-        .replace("--: |\n", "--: | --- |\n");
+    let mut reasons = Reasons::default();
+    let mut rows = Vec::new();
     for ((place, name), judgements) in notable {
-        let why = classes[*place].may_be_late.unwrap_or_default();
-        let _ = writeln!(text, "{} {why} |", row(name, judgements.iter()));
+        let mut cells = row(name, judgements);
+        cells.push(reasons.number(classes[*place].may_be_late));
+        rows.push(cells);
     }
-    let together = format!(
-        "{} more classes, none false, late, unrestored or unfounded",
-        well.len()
-    );
-    let judgements = well.iter().flat_map(|(_, judgements)| *judgements);
-    let _ = writeln!(text, "{} |", row(&together, judgements));
-    let _ = writeln!(text, "{} |", row("**all**", table.values().flatten()));
-    text
+    let well_done = format!("{} more classes", well.len());
+    let together = well.iter().flat_map(|(_, judgements)| *judgements);
+    for mut cells in [
+        row(&well_done, together),
+        row("**all**", table.values().flatten()),
+    ] {
+        cells.push(String::new());
+        rows.push(cells);
+    }
+    let mut columns: Vec<_> = COLUMNS
+        .into_iter()
+        .chain(["why late"])
+        .map(str::to_owned)
+        .collect();
+    let mut empty = Vec::new();
+    for column in (0..columns.len()).rev() {
+        if rows.iter().all(|cells| cells[column] == "0") {
+            empty.insert(0, columns.remove(column));
+            rows.iter_mut().for_each(|cells| drop(cells.remove(column)));
+        }
+    }
+    let none = match empty.is_empty() {
+        true => String::new(),
+        false => format!("0 in every class: {}.\n\n", empty.join(", ")),
+    };
+    format!("{none}{}\nWhy late:\n\n{}", lines(columns, rows), reasons.list())
 }
 
 /// How often a verdict was false, and why nobody can know, as Markdown.
 pub(crate) fn limits(table: &Table, classes: &[HistoryClass]) -> String {
+    let mut reasons = Reasons::default();
     let rows = table.iter().map(|((place, name), judgements)| {
-        let why = classes[*place].may_be_false.unwrap_or_default();
-        format!(
-            "| {name} | {} | {} | {why} |",
-            judgements.len(),
-            falses(judgements)
-        )
+        let histories = judgements.len().to_string();
+        let why = reasons.number(classes[*place].may_be_false);
+        vec![(*name).to_owned(), histories, falses(judgements).to_string(), why]
     });
-    let rows: Vec<String> = rows.collect();
+    let rows: Vec<_> = rows.collect();
+    let columns = ["class", "histories", "false", "why"].map(str::to_owned).into();
     format!(
-        "| class | histories | false | what cannot be known |\n| --- | --: | --: | --- |\n{}\n",
-        rows.join("\n")
+        "{}\nWhat cannot be known:\n\n{}",
+        lines(columns, rows),
+        reasons.list()
     )
+}
+
+/// Reasons that several classes share, by their numbers.
+#[derive(Default)]
+struct Reasons(Vec<&'static str>);
+
+impl Reasons {
+    fn number(&mut self, reason: Option<&'static str>) -> String {
+        let Some(reason) = reason else {
+            return String::new();
+        };
+        let known = self.0.iter().position(|known| *known == reason);
+        let place = known.unwrap_or_else(|| {
+            self.0.push(reason);
+            self.0.len() - 1
+        });
+        (place + 1).to_string()
+    }
+
+    fn list(&self) -> String {
+        let numbered = self
+            .0
+            .iter()
+            .zip(1..)
+            .map(|(reason, n)| format!("{n}. {reason}\n"));
+        numbered.collect()
+    }
+}
+
+/// A table. All columns but the first one are numbers.
+fn lines(columns: Vec<String>, rows: Vec<Vec<String>>) -> String {
+    let right = vec!["--:".to_owned(); columns.len() - 1];
+    let marks = [vec!["---".to_owned()], right].concat();
+    let mut text = String::new();
+    for cells in [columns, marks].into_iter().chain(rows) {
+        let _ = writeln!(text, "| {} |", cells.join(" | "));
+    }
+    text
 }
 
 pub(crate) fn falses(judgements: &[Judgement]) -> usize {
@@ -86,11 +150,18 @@ pub(crate) fn falses(judgements: &[Judgement]) -> usize {
         .sum()
 }
 
-fn row<'a>(name: &str, judgements: impl Iterator<Item = &'a Judgement> + Clone) -> String {
-    let sum = |count: fn(&Judgement) -> usize| -> usize { judgements.clone().map(count).sum() };
+fn row<'a>(name: &str, judgements: impl IntoIterator<Item = &'a Judgement>) -> Vec<String> {
+    let judgements: Vec<_> = judgements.into_iter().collect();
+    let sum = |count: fn(&Judgement) -> usize| -> usize { judgements.iter().copied().map(count).sum() };
+    let judged = |as_what| {
+        judgements
+            .iter()
+            .map(|judgement| judgement.count(as_what))
+            .sum::<usize>()
+    };
     // The first only: the others come after a pause in what the prober knows.
-    let first = |judgement: &Judgement| Some(judgement.losses.first()?.detection);
-    let mut detections: Vec<_> = judgements.clone().filter_map(first).collect();
+    let first = |judgement: &&Judgement| Some(judgement.losses.first()?.detection);
+    let mut detections: Vec<_> = judgements.iter().filter_map(first).collect();
     detections.sort_unstable();
     let detection = |share: f64| match detections.len() {
         0 => "–".to_owned(),
@@ -99,23 +170,26 @@ fn row<'a>(name: &str, judgements: impl Iterator<Item = &'a Judgement> + Clone) 
             format!("{:.1} s", at as f64 / SECOND as f64)
         }
     };
-    format!(
-        "| {name} | {} | {} | {} | {} ({}) | {} | {} | {} | {} | {} | {} | {} |",
-        judgements.clone().count(),
-        sum(|judgement| judgement.losses.len()),
-        sum(|judgement| judgement.count(LossJudgement::False)),
-        sum(|judgement| judgement.late.len()),
-        sum(|judgement| judgement
-            .late
-            .iter()
-            .filter(|late| late.verdict.is_none())
-            .count()),
-        sum(|judgement| judgement.count(LossJudgement::HealedInTime)),
-        sum(|judgement| judgement.count(LossJudgement::HealedUnseen)),
-        sum(|judgement| usize::from(judgement.stuck)),
-        sum(|judgement| judgement.unfounded.len()),
+    let late = sum(|judgement| judgement.late.len());
+    let nevers = { judgements.iter() }
+        .flat_map(|judgement| &judgement.late)
+        .filter(|late| late.verdict.is_none())
+        .count();
+    vec![
+        name.to_owned(),
+        judgements.len().to_string(),
+        sum(|judgement| judgement.losses.len()).to_string(),
+        judged(LossJudgement::False).to_string(),
+        match (late, nevers) {
+            (_, 0) => late.to_string(),
+            _ => format!("{late} ({nevers})"),
+        },
+        judged(LossJudgement::HealedInTime).to_string(),
+        judged(LossJudgement::HealedUnseen).to_string(),
+        sum(|judgement| usize::from(judgement.stuck)).to_string(),
+        sum(|judgement| judgement.unfounded.len()).to_string(),
         detection(0.5),
         detection(0.99),
         detection(1.0),
-    )
+    ]
 }

@@ -110,6 +110,32 @@ fn an_outage_of_the_server_is_no_loss() {
     assert_eq!(losses(&found), [LossJudgement::False]);
 }
 
+/// A kube-controller-manager that was scaled down knows nothing when it is back: it has the whole grace period to see
+/// renewals, and marks the nodes if none come.
+#[test]
+fn a_restored_kube_controller_manager_counts_anew() {
+    let cut_until = |to: i64| script(|_| Some((100, to)), &[]);
+    let late = |to: i64, verdicts: &[(i64, Direction)]| judged(&cut_until(to), verdicts).late.len();
+    // All last renewals are from 90 s to 100 s, so one that was never scaled down marks the nodes by 145 s.
+    assert_eq!(late(150, &[(5, Up)]), 1);
+    assert_eq!(
+        late(150, &[(5, Up), (130, Down), (134, Up)]),
+        0,
+        "all renew by 174 s"
+    );
+    assert_eq!(
+        late(1_000, &[(5, Up), (130, Down), (134, Up)]),
+        1,
+        "nobody renews"
+    );
+    assert_eq!(late(1_000, &[(5, Up), (130, Down), (134, Up), (165, Down)]), 0);
+    assert_eq!(
+        late(150, &[(5, Up), (130, Down), (132, Up)]),
+        1,
+        "it was not down yet"
+    );
+}
+
 /// A Hold verdict is neither a new loss nor a recovery.
 #[test]
 fn a_loss_stands_while_nothing_is_known() {
