@@ -17,7 +17,10 @@ use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{AnswerGaps, Frame, text};
 
 pub(crate) async fn read(connect: &ConnectArgs, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
-    let ask = async |dialer: ProgramDialer| dialer.scalings(ListScalingRequest::default()).await;
+    let ask = async |dialer: ProgramDialer| {
+        let all = ListScalingRequest::default();
+        dialer.all_pages(Program::ScalingCoordinator, all).await
+    };
     written(&ask_each(connect, ask).await?, frame)
 }
 

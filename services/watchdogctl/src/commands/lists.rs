@@ -1,7 +1,6 @@
 //! `verdicts`, `scaling`, `weeders` and `services`: messages of the API as tables, a row for each.
 
-use watchdog_client::consumer::WeederClient;
-use watchdog_proto::probe::v1::{ListVerdictsResponse, Verdict};
+use watchdog_proto::probe::v1::{ListVerdictsRequest, ListVerdictsResponse, Verdict};
 use watchdog_proto::scaling::v1::{ListScalingRequest, ListScalingResponse, ShootScaling};
 use watchdog_proto::weeder::v1::{
     DeletionResult, EndpointReadiness, ListEndpointReadinessRequest, ListEndpointReadinessResponse,
@@ -24,7 +23,11 @@ pub(crate) async fn verdicts(
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
     let list = if args.shoots.is_empty() {
-        dialer.verdicts(&args.outcome).await?
+        let request = ListVerdictsRequest {
+            outcomes: args.outcome.iter().map(|one| (*one).into()).collect(),
+            ..ListVerdictsRequest::default()
+        };
+        dialer.all_pages(Program::LeaseProbe, request).await?
     } else {
         let get = async |shoot: &str| {
             let answer = dialer.verdict(shoot).await?;
@@ -62,11 +65,11 @@ pub(crate) async fn scaling(
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
     let list = if args.shoots.is_empty() {
-        let filter = ListScalingRequest {
+        let request = ListScalingRequest {
             directions: args.direction.iter().map(|one| (*one).into()).collect(),
             ..ListScalingRequest::default()
         };
-        dialer.scalings(filter).await?
+        dialer.all_pages(Program::ScalingCoordinator, request).await?
     } else {
         let get = async |shoot: &str| {
             let answer = dialer.scaling(shoot).await?;
@@ -113,17 +116,12 @@ pub(crate) async fn weeders(
     filter: &ServiceFilterArgs,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    let page = async |channel, page_size, page_token| {
-        let request = ListWeedersRequest {
-            page_size,
-            page_token,
-            namespace: filter.shoot.clone().unwrap_or_default(),
-            service: filter.service.clone().unwrap_or_default(),
-            ..ListWeedersRequest::default()
-        };
-        WeederClient::new(channel).list_weeders(request).await
+    let request = ListWeedersRequest {
+        namespace: filter.shoot.clone().unwrap_or_default(),
+        service: filter.service.clone().unwrap_or_default(),
+        ..ListWeedersRequest::default()
     };
-    let list = dialer.all_pages(Program::Weeder, page).await?;
+    let list = dialer.all_pages(Program::Weeder, request).await?;
     WrittenAnswer::of(frame, weeder_tables(&list, frame), ApiMessage(list))
 }
 
@@ -132,17 +130,12 @@ pub(crate) async fn services(
     filter: &ServiceFilterArgs,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    let page = async |channel, page_size, page_token| {
-        let request = ListEndpointReadinessRequest {
-            page_size,
-            page_token,
-            namespace: filter.shoot.clone().unwrap_or_default(),
-            service: filter.service.clone().unwrap_or_default(),
-            ..ListEndpointReadinessRequest::default()
-        };
-        WeederClient::new(channel).list_endpoint_readiness(request).await
+    let request = ListEndpointReadinessRequest {
+        namespace: filter.shoot.clone().unwrap_or_default(),
+        service: filter.service.clone().unwrap_or_default(),
+        ..ListEndpointReadinessRequest::default()
     };
-    let list = dialer.all_pages(Program::Weeder, page).await?;
+    let list = dialer.all_pages(Program::Weeder, request).await?;
     WrittenAnswer::of(frame, service_table(&list, frame), ApiMessage(list))
 }
 

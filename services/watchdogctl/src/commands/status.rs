@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use watchdog_client::consumer::{CALL_TIMEOUT, ScalingCoordinator};
-use watchdog_proto::probe::v1::{Outcome, OutcomeCount, Verdict};
+use watchdog_client::consumer::CALL_TIMEOUT;
+use watchdog_proto::probe::v1::{ListVerdictsRequest, Outcome, OutcomeCount, Verdict};
 use watchdog_proto::scaling::v1::{
     Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, ShootScaling,
 };
@@ -96,10 +96,13 @@ impl VerdictAnswers {
         let summary = dialer.summary(Program::LeaseProbe).await?;
         let mut counts: Vec<_> = summary.outcomes.into_iter().map(ApiMessage).collect();
         counts.sort_by_key(|count| urgency(count.outcome()));
-        let mut urgent = text::OUTCOMES.to_vec();
-        urgent.retain(|outcome| !is_calm(*outcome));
-        let listed = dialer.verdicts(&urgent).await?.verdicts.into_iter();
-        let verdicts = listed.map(|verdict| {
+        let urgent = text::OUTCOMES.into_iter().filter(|outcome| !is_calm(*outcome));
+        let request = ListVerdictsRequest {
+            outcomes: urgent.map(Into::into).collect(),
+            ..ListVerdictsRequest::default()
+        };
+        let listed = dialer.all_pages(Program::LeaseProbe, request).await?;
+        let verdicts = listed.verdicts.into_iter().map(|verdict| {
             let shoot = verdict.shoot.clone();
             (shoot, KnownVerdict::new(ApiMessage(verdict), now.instant, &now))
         });
@@ -136,7 +139,8 @@ impl ScalingAnswers {
         };
         let mut scalings = BTreeMap::new();
         for filter in [on_their_way, held_down] {
-            for scaling in dialer.scalings(filter).await?.scalings {
+            let listed = dialer.all_pages(Program::ScalingCoordinator, filter).await?;
+            for scaling in listed.scalings {
                 scalings.insert(scaling.shoot.clone(), ApiMessage(scaling));
             }
         }
@@ -146,14 +150,9 @@ impl ScalingAnswers {
             modes: vec![Mode::Observe.into(), Mode::Off.into()],
             ..ListScalingRequest::default()
         };
-        let call = async |channel| {
-            ScalingCoordinator::new(channel)
-                .list_scaling(request.clone())
-                .await
-        };
         Ok(Self {
             scalings,
-            unprotected: dialer.ask(Program::ScalingCoordinator, call).await?,
+            unprotected: dialer.ask(Program::ScalingCoordinator, request).await?,
         })
     }
 }
