@@ -3,7 +3,6 @@
 //! loopback must not open the page to the site that owns the name.
 
 use std::convert::Infallible;
-use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +20,8 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use watchdog_runtime::connection_tasks::{ConnectionTasks, StrangerPlace};
 use watchdog_runtime::listeners::{AcceptedConnection, Acceptor};
 
@@ -44,11 +43,8 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// oldest is closed: they neither keep a page out nor take all file descriptors.
 const MAX_STRANGERS: usize = 32;
 
-/// A connection shows the secret within this time, with its first request.
-const STRANGER_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The head of the next request arrives within this time on a connection that is kept.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The head of a request arrives within this time, that of the first one with the secret.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) const FILES: [(&str, &str, &str); 3] = [
     ("", "text/html; charset=utf-8", include_str!("page.html")),
@@ -97,10 +93,6 @@ struct PageState {
     secret: Arc<str>,
 }
 
-/// Tells that a connection has shown the secret.
-#[derive(Clone, Default)]
-struct SecretShown(Arc<Notify>);
-
 impl PageServer {
     /// # Errors
     /// When the socket has no address.
@@ -140,24 +132,10 @@ impl PageServer {
         loop {
             let AcceptedConnection { tcp, address, .. } = incoming.next().await;
             let routes = self.routes.clone();
-            connections.spawn(address.ip(), |place| admit(tcp, routes, place));
+            connections.spawn(address.ip(), |place| {
+                connection(tcp, routes.layer(Extension(Arc::new(place))))
+            });
         }
-    }
-}
-
-/// Serves a connection, and ends it unless it shows the secret in time. Then it gives its place back.
-async fn admit(tcp: TcpStream, routes: Router, place: StrangerPlace) {
-    let shown = SecretShown::default();
-    let routes = routes.layer(Extension(shown.clone()));
-    let too_late = async {
-        let in_time = timeout(STRANGER_TIMEOUT, shown.0.notified()).await.is_ok();
-        if in_time && place.give_back() {
-            pending().await
-        }
-    };
-    tokio::select! {
-        () = connection(tcp, routes) => {}
-        () = too_late => {}
     }
 }
 
@@ -170,16 +148,20 @@ async fn connection(tcp: TcpStream, routes: Router) {
     let _ = served.await;
 }
 
+/// A connection that shows the secret gives its place back; every other one ends with its answer.
 async fn guard(
     State(own): State<PageState>,
-    Extension(SecretShown(shown)): Extension<SecretShown>,
+    Extension(place): Extension<Arc<StrangerPlace>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let mut response = if is_own(own.address, request.headers()) {
-        if request.uri().path().starts_with(&*own.secret) {
-            shown.notify_one();
-        }
+    let is_own = is_own(own.address, request.headers());
+    let is_known = is_own && request.uri().path().starts_with(&*own.secret);
+    if is_known {
+        // One that was closed for a newcomer is gone, whatever is answered.
+        let _ = place.give_back();
+    }
+    let mut response = if is_own {
         next.run(request).await
     } else {
         let refusal = "Open the address that watchdogctl printed.\n";
@@ -188,6 +170,10 @@ async fn guard(
     for (name, value) in HEADERS {
         let value = HeaderValue::from_static(value);
         response.headers_mut().insert(name, value);
+    }
+    if !is_known {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
     }
     response
 }

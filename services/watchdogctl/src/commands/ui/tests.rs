@@ -393,12 +393,17 @@ async fn connections_that_say_nothing_keep_no_page_out_and_are_closed() {
         silent.push(TcpStream::connect(page.address()).await.unwrap());
     }
     assert_eq!(page.get("").await.code, 200);
-    // Also the last of them, for which no other one makes room; and one that asks without the secret.
+    // One that asks without the secret ends with its answer.
     let host = page.address().to_string();
     let mut refused = TcpStream::connect(page.address()).await.unwrap();
     let request = format!("GET /seed HTTP/1.1\r\nhost: {host}\r\n\r\n");
     refused.write_all(request.as_bytes()).await.unwrap();
-    for mut connection in silent.into_iter().chain([refused]) {
+    let mut answer = String::new();
+    let ended = tokio::time::timeout(BOUND, refused.read_to_string(&mut answer)).await;
+    ended.unwrap().unwrap();
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    // Also the last of those that are silent, for which no other one makes room.
+    for mut connection in silent {
         let ended = tokio::time::timeout(BOUND, connection.read_to_end(&mut Vec::new())).await;
         // Reset is an end, too.
         assert!(ended.is_ok(), "a connection without the secret is still open");
