@@ -96,9 +96,7 @@ fn lines(rows: &[IncidentRow<'_>], frame: &Frame) -> String {
         .column_if(has_seeds, "SEED", |row| row.seed)
         .column("SHOOT", |row| row.shoot)
         .column("STATE", |row| state(&row.incident))
-        .column("STARTED", |row| {
-            text::since(row.incident.incident.start_time, frame.now)
-        })
+        .column("STARTED", |row| frame.since(row.incident.incident.start_time))
         .column("LASTED", |row| text::duration(row.incident.length()))
         .column("OUTCOME", |row| row.incident.outcome())
         .column("MODE", |row| mode(&row.incident))

@@ -30,7 +30,7 @@ use crate::findings::{CheckFinding, Severity};
 use crate::output::{LiveScreen, Output};
 use crate::pods;
 use crate::program::Program;
-use crate::render::table::{Cell, Style, TextTable};
+use crate::render::table::{Style, TextTable};
 use crate::render::{AnswerGaps, Format, Frame, cells, text};
 use crate::seed::cell::{CellInput, CellState};
 use crate::seed::model::{ClockReading, KnownVerdict};
@@ -286,10 +286,7 @@ async fn redraw(
     loop {
         ticks.tick().await;
         let frame = output.frame(format);
-        let shown = match seeds.as_slice() {
-            [(_, latest)] if !has_contexts => latest.borrow().clone()?.written(&frame)?,
-            seeds => side_by_side(several(seeds, &frame), &frame)?,
-        };
+        let shown = side_by_side(answers(&seeds, &frame), &frame)?;
         let shown = match format {
             // Each is a document of its own.
             Format::Yaml => format!("---\n{}", shown.printed(format)?),
@@ -305,7 +302,7 @@ async fn redraw(
 }
 
 /// The seeds that need attention first: a terminal may end before the last one.
-fn several(
+fn answers(
     seeds: &[(String, watch::Receiver<LatestStatus>)],
     frame: &Frame,
 ) -> Vec<SeedAnswer<WrittenAnswer>> {
@@ -340,11 +337,6 @@ impl StatusRow {
         self.held_down = scaling.as_ref().is_some_and(is_held);
         self.scaling = scaling;
     }
-}
-
-/// A cell about a report; `-` without one.
-fn cell<M, C: Into<Cell>>(report: Option<&ApiMessage<M>>, cell: impl Fn(&M) -> C) -> Cell {
-    report.map_or_else(|| "-".into(), |report| cell(report).into())
 }
 
 /// True if a shoot with this outcome needs no attention.
@@ -525,20 +517,16 @@ impl SeedStatus {
 }
 
 fn table<'a>(rows: &'a [StatusRow], frame: &Frame) -> TextTable<&'a StatusRow> {
-    let expired = |verdict: &Verdict| text::shown(verdict.evidence.as_ref().map(text::share));
-    let since = |verdict: &Verdict| text::since(verdict.outcome_change_time, frame.now);
     let direction = |scaling: &ShootScaling| text::value(scaling.direction().as_str_name());
+    let level = |scaling: &ShootScaling| text::shown(scaling.level);
     TextTable::of(rows)
         .column("SHOOT", |row| row.shoot.clone())
-        .column("OUTCOME", |row| cell(row.verdict.as_ref(), cells::outcome))
-        .column("EXPIRED", |row| cell(row.verdict.as_ref(), expired))
-        .column("SINCE", |row| cell(row.verdict.as_ref(), since))
-        .column("VALID", |row| cell(row.verdict.as_ref(), cells::valid))
-        .column("DIRECTION", |row| cell(row.scaling.as_ref(), direction))
-        .column("LEVEL", |row| {
-            cell(row.scaling.as_ref(), |one| text::shown(one.level))
+        .verdict_columns(frame, |row| row.verdict.as_deref())
+        .column("DIRECTION", |row| cells::of(row.scaling.as_deref(), direction))
+        .column("LEVEL", |row| cells::of(row.scaling.as_deref(), level))
+        .column("WAITS FOR", |row| {
+            cells::of(row.scaling.as_deref(), cells::waits_for)
         })
-        .column("WAITS FOR", |row| cell(row.scaling.as_ref(), cells::waits_for))
 }
 
 #[cfg(test)]
