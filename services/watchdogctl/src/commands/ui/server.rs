@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_stream::stream;
-use axum::extract::{Path, RawQuery, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
@@ -19,18 +19,19 @@ use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use watchdog_runtime::connection_tasks::{ConnectionTasks, StrangerPlace};
 use watchdog_runtime::listeners::{AcceptedConnection, Acceptor};
 
-use super::view::{self, PageView};
+use super::view::PageView;
 use crate::error::CommandError;
 use crate::seed::model::ClockReading;
 use crate::seed::{FollowedSeed, SeedState};
 
-/// Streams to pages at most, two for each page.
+/// Streams to pages at most, one for each page.
 pub(super) const MAX_STREAMS: usize = 16;
 
 /// A page gets a message at least this often, so it notices a stream that has ended.
@@ -103,8 +104,8 @@ impl PageServer {
         })?;
         let secret = format!("/{:032x}/", rand::random::<u128>());
         let mut routes = Router::new()
-            .route(&format!("{secret}seed"), get(seed_stream))
-            .route(&format!("{secret}shoots/{{name}}"), get(shoot_stream));
+            .route(&format!("{secret}seeds/{{seed}}"), get(stream))
+            .route(&format!("{secret}seeds/{{seed}}/{{shoot}}"), get(stream));
         for (name, kind, content) in FILES {
             let answer = move || async move { ([(header::CONTENT_TYPE, kind)], content) };
             routes = routes.route(&format!("{secret}{name}"), get(answer));
@@ -193,17 +194,13 @@ fn is_own(address: SocketAddr, headers: &HeaderMap) -> bool {
 type StreamRefusal = (StatusCode, String);
 
 impl PageState {
-    /// The seed with the number of the query, `seed=1`, and a place for a stream about it; without a query, the first.
+    /// The seed with a number, and a place for a stream about it.
     ///
     /// # Errors
     /// When there is no such seed, or there are too many streams.
-    fn open(&self, query: Option<&str>) -> Result<(Arc<SeedState>, OwnedSemaphorePermit), StreamRefusal> {
-        let number = query.map_or(Some(0), |query| {
-            query.strip_prefix("seed=")?.parse::<usize>().ok()
-        });
-        let seed = number.and_then(|number| self.seeds.get(number));
+    fn open(&self, number: usize) -> Result<(Arc<SeedState>, OwnedSemaphorePermit), StreamRefusal> {
         let none = || (StatusCode::NOT_FOUND, "there is no such seed\n".to_owned());
-        let seed = seed.ok_or_else(none)?.state.clone();
+        let seed = self.seeds.get(number).ok_or_else(none)?.state.clone();
         let too_many = |_| {
             let text = format!("{MAX_STREAMS} streams are open. Close other tabs of this page.\n");
             (StatusCode::SERVICE_UNAVAILABLE, text)
@@ -221,50 +218,33 @@ impl PageState {
     }
 }
 
-fn ticks() -> Interval {
-    let mut ticks = tokio::time::interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
+/// The number of a seed, and the shoot that the page shows.
+#[derive(Deserialize)]
+struct StreamPath {
+    seed: usize,
+    shoot: Option<String>,
 }
 
-/// The cells of all shoots, and then those that change. A stream has no queue: the next message is built when the page
-/// has taken the last one.
-async fn seed_stream(
+/// The cells of all shoots, and then those that change; all about one shoot, each time. A stream has no queue: the
+/// next message is built when the page has taken the last one.
+async fn stream(
     State(state): State<PageState>,
-    RawQuery(query): RawQuery,
+    Path(path): Path<StreamPath>,
 ) -> Result<impl IntoResponse, StreamRefusal> {
-    let (seed, permit) = state.open(query.as_deref())?;
+    let (seed, permit) = state.open(path.seed)?;
     let messages = stream! {
         let _permit = permit;
-        let (mut ticks, mut page, mut sent) = (ticks(), PageView::default(), Instant::now());
+        let (mut ticks, mut page, mut sent) = (interval(PERIOD), PageView::default(), Instant::now());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let now = ClockReading::now();
             let choices = state.choices(&now);
-            let (is_news, json) = page.next(&seed.model(), choices, &now);
+            let (is_news, json) = page.next(&seed.model(), choices, path.shoot.as_deref(), &now);
             if is_news || sent.elapsed() >= HEARTBEAT {
                 sent = Instant::now();
                 yield Ok::<_, Infallible>(Event::default().data(json));
             }
-        }
-    };
-    Ok(Sse::new(messages))
-}
-
-/// All about one shoot, again and again.
-async fn shoot_stream(
-    State(state): State<PageState>,
-    Path(name): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<impl IntoResponse, StreamRefusal> {
-    let (seed, permit) = state.open(query.as_deref())?;
-    let messages = stream! {
-        let _permit = permit;
-        let mut ticks = ticks();
-        loop {
-            ticks.tick().await;
-            let json = view::shoot_message(&seed.model(), &name, &ClockReading::now());
-            yield Ok::<_, Infallible>(Event::default().data(json));
         }
     };
     Ok(Sse::new(messages))
