@@ -61,14 +61,7 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
         CtlCommand::Incidents => Box::pin(incidents::read(&connect, &frame)).await?,
         command => {
             let ask = async |dialer| Box::pin(ask_one(&dialer, command, &frame)).await;
-            let mut seeds = Box::pin(ask_each(&connect, ask)).await?;
-            match seeds.pop() {
-                Some(only) if !connect.has_contexts() => only.result?,
-                last => {
-                    seeds.extend(last);
-                    side_by_side(seeds, &frame)?
-                }
-            }
+            side_by_side(Box::pin(ask_each(&connect, ask)).await?, &frame)?
         }
     };
     output.print(&answer.printed(frame.format)?);

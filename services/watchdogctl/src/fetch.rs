@@ -4,18 +4,13 @@ use std::mem::take;
 
 use futures::future::try_join_all;
 use prost::{Message, Name};
-use tonic::transport::Channel;
-use tonic::{Code, Status};
-use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
-use watchdog_client::follow::Received;
+use tonic::Code;
+use watchdog_client::consumer::{ListRequest, UnaryRequest, call};
 use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
-use watchdog_proto::probe::v1::{
-    self as probe, GetVerdictRequest, GetVerdictResponse, ListVerdictsRequest, ListVerdictsResponse, Outcome,
-};
-use watchdog_proto::scaling::v1::{
-    GetScalingRequest, GetScalingResponse, ListScalingRequest, ListScalingResponse,
-};
+use watchdog_proto::probe::v1::{self as probe, GetVerdictRequest, GetVerdictResponse};
+use watchdog_proto::scaling::v1::{self as scaling, GetScalingRequest, GetScalingResponse};
 use watchdog_proto::stream::v1::Completeness;
+use watchdog_proto::weeder::v1 as weeder;
 
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
@@ -42,15 +37,14 @@ pub(crate) struct ProgramSummary {
 impl ProgramDialer {
     /// The answer of a program, printable, or why there is none. A replica that refuses another connection of the
     /// certificate, which people share, is passed over.
-    pub(crate) async fn ask<M: Message + Name + Default>(
-        &self,
-        program: Program,
-        call: impl AsyncFn(Channel) -> Result<Received<M>, Status>,
-    ) -> Result<M, CommandError> {
+    pub(crate) async fn ask<R>(&self, program: Program, request: R) -> Result<R::Answer, CommandError>
+    where
+        R: UnaryRequest<Answer: Message + Name + Default> + Clone,
+    {
         let mut tried = 0;
         loop {
             let open = self.channel(program).await?;
-            let status = match call(open.channel.clone()).await {
+            let status = match call(open.channel.clone(), request.clone()).await {
                 Ok(received) => return ApiMessage::printable(&received.value).map(|message| message.0),
                 Err(status) => status,
             };
@@ -63,18 +57,18 @@ impl ProgramDialer {
     }
 
     /// All pages as one answer, which is the last of them with the items of all.
-    pub(crate) async fn all_pages<T, R>(
+    pub(crate) async fn all_pages<R>(
         &self,
         program: Program,
-        read: impl AsyncFn(Channel, i32, String) -> Result<Received<R>, Status>,
-    ) -> Result<R, CommandError>
+        mut request: R,
+    ) -> Result<R::Answer, CommandError>
     where
-        R: From<ItemPage<T>> + Into<ItemPage<T>> + Message + Name + Default,
+        R: ListRequest<Answer: Message + Name + Default>,
     {
         let (mut items, mut pages, mut page_token) = (Vec::new(), 0, String::new());
         loop {
-            let call = async |channel| read(channel, MAX_PAGE_SIZE, page_token.clone()).await;
-            let mut page: ItemPage<T> = self.ask(program, call).await?.into();
+            request.set_page(MAX_PAGE_SIZE, page_token);
+            let mut page: ItemPage<R::Item> = self.ask(program, request.clone()).await?.into();
             items.append(&mut page.items);
             page_token = take(&mut page.next_page_token);
             pages += 1;
@@ -86,54 +80,15 @@ impl ProgramDialer {
 
     /// The verdict on a shoot.
     pub(crate) async fn verdict(&self, shoot: &str) -> Result<GetVerdictResponse, CommandError> {
-        let request = GetVerdictRequest {
-            shoot: shoot.to_owned(),
-        };
-        let call = async |channel| LeaseProbe::new(channel).get_verdict(request.clone()).await;
-        self.ask(Program::LeaseProbe, call).await
-    }
-
-    /// The verdicts with these outcomes; all without any.
-    pub(crate) async fn verdicts(&self, outcomes: &[Outcome]) -> Result<ListVerdictsResponse, CommandError> {
-        let page = async |channel, page_size, page_token| {
-            let request = ListVerdictsRequest {
-                page_size,
-                page_token,
-                outcomes: outcomes.iter().map(|outcome| (*outcome).into()).collect(),
-                ..ListVerdictsRequest::default()
-            };
-            LeaseProbe::new(channel).list_verdicts(request).await
-        };
-        self.all_pages(Program::LeaseProbe, page).await
+        let shoot = shoot.to_owned();
+        self.ask(Program::LeaseProbe, GetVerdictRequest { shoot }).await
     }
 
     /// The scaling of a shoot.
     pub(crate) async fn scaling(&self, shoot: &str) -> Result<GetScalingResponse, CommandError> {
-        let request = GetScalingRequest {
-            shoot: shoot.to_owned(),
-        };
-        let call = async |channel| {
-            ScalingCoordinator::new(channel)
-                .get_scaling(request.clone())
-                .await
-        };
-        self.ask(Program::ScalingCoordinator, call).await
-    }
-
-    /// The scaling of all shoots that a filter lets through.
-    pub(crate) async fn scalings(
-        &self,
-        filter: ListScalingRequest,
-    ) -> Result<ListScalingResponse, CommandError> {
-        let page = async |channel, page_size, page_token| {
-            let request = ListScalingRequest {
-                page_size,
-                page_token,
-                ..filter.clone()
-            };
-            ScalingCoordinator::new(channel).list_scaling(request).await
-        };
-        self.all_pages(Program::ScalingCoordinator, page).await
+        let shoot = shoot.to_owned();
+        self.ask(Program::ScalingCoordinator, GetScalingRequest { shoot })
+            .await
     }
 
     /// A program in numbers.
@@ -141,33 +96,23 @@ impl ProgramDialer {
         let mut found = ProgramSummary::default();
         let completeness = match program {
             Program::LeaseProbe => {
-                let call = async |channel| {
-                    LeaseProbe::new(channel)
-                        .get_seed_summary(Default::default())
-                        .await
-                };
-                let answer = self.ask(program, call).await?;
+                let answer = self.ask(program, probe::GetSeedSummaryRequest::default()).await?;
                 let summary = answer.summary.unwrap_or_default();
                 (found.items, found.outcomes) = (summary.shoots, summary.outcomes);
                 answer.completeness
             }
             Program::ScalingCoordinator => {
-                let call = async |channel| {
-                    let client = ScalingCoordinator::new(channel);
-                    client.get_seed_summary(Default::default()).await
-                };
-                let answer = self.ask(program, call).await?;
+                let answer = self
+                    .ask(program, scaling::GetSeedSummaryRequest::default())
+                    .await?;
                 let summary = answer.summary.unwrap_or_default();
                 (found.items, found.leader) = (summary.shoots, Some(summary.leader));
                 answer.completeness
             }
             Program::Weeder => {
-                let call = async |channel| {
-                    WeederClient::new(channel)
-                        .get_seed_summary(Default::default())
-                        .await
-                };
-                let answer = self.ask(program, call).await?;
+                let answer = self
+                    .ask(program, weeder::GetSeedSummaryRequest::default())
+                    .await?;
                 let summary = answer.summary.unwrap_or_default();
                 (found.items, found.leader) = (summary.services, Some(summary.leader));
                 answer.completeness

@@ -1,4 +1,4 @@
-//! A client for each service: unary calls with a deadline, and streams that are followed until they are stopped.
+//! The requests of all services: unary calls with a deadline, and streams that are followed until they are stopped.
 
 use std::future::Future;
 use std::time::Duration;
@@ -14,17 +14,102 @@ use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 
-use crate::follow::{Received, Update, follow};
+use crate::follow::{Received, Update};
 use crate::item::Keyed;
 use crate::message::MAX_MESSAGE_BYTES;
 use crate::open::open;
-use crate::wire::WatchResponse;
+use crate::wire::{ItemPage, WatchResponse};
 
 /// A unary call may take this time. A replica waits at most 10 s for the others.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Runs a unary call with [`CALL_TIMEOUT`]. Its answer counts as sent when the call began: never later than true.
-async fn call<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<Received<T>, Status> {
+/// A request with one answer.
+pub trait UnaryRequest: Send + 'static {
+    /// The answer.
+    type Answer: Send;
+
+    /// Sends it once, without a deadline: see [`call`].
+    fn send(self, channel: Channel) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
+}
+
+/// A request for one page of a list.
+pub trait ListRequest:
+    UnaryRequest<Answer: From<ItemPage<Self::Item>> + Into<ItemPage<Self::Item>>> + Clone
+{
+    /// The items of the list.
+    type Item;
+
+    /// Makes it ask for another page.
+    fn set_page(&mut self, page_size: i32, page_token: String);
+}
+
+macro_rules! unary {
+    ($client:ident::$method:ident($request:ty) -> $answer:ty) => {
+        impl UnaryRequest for $request {
+            type Answer = $answer;
+
+            async fn send(self, channel: Channel) -> Result<Response<$answer>, Status> {
+                let client = $client::new(channel);
+                let mut client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
+                client.$method(self).await
+            }
+        }
+    };
+    ($client:ident::$method:ident($request:ty) -> $answer:ty, pages of $item:ty) => {
+        unary!($client::$method($request) -> $answer);
+
+        impl ListRequest for $request {
+            type Item = $item;
+
+            fn set_page(&mut self, page_size: i32, page_token: String) {
+                (self.page_size, self.page_token) = (page_size, page_token);
+            }
+        }
+    };
+}
+
+unary!(LeaseProbeServiceClient::get_verdict(probe::GetVerdictRequest) -> probe::GetVerdictResponse);
+unary!(
+    LeaseProbeServiceClient::list_verdicts(probe::ListVerdictsRequest) -> probe::ListVerdictsResponse,
+    pages of probe::Verdict
+);
+unary!(LeaseProbeServiceClient::get_seed_summary(probe::GetSeedSummaryRequest) -> probe::GetSeedSummaryResponse);
+unary!(
+    LeaseProbeServiceClient::list_replicas(probe::ListReplicasRequest) -> probe::ListReplicasResponse,
+    pages of probe::Replica
+);
+unary!(ScalingServiceClient::get_scaling(scaling::GetScalingRequest) -> scaling::GetScalingResponse);
+unary!(
+    ScalingServiceClient::list_scaling(scaling::ListScalingRequest) -> scaling::ListScalingResponse,
+    pages of scaling::ShootScaling
+);
+unary!(ScalingServiceClient::plan_scaling(scaling::PlanScalingRequest) -> scaling::PlanScalingResponse);
+unary!(ScalingServiceClient::get_seed_summary(scaling::GetSeedSummaryRequest) -> scaling::GetSeedSummaryResponse);
+unary!(
+    WeederServiceClient::list_weeders(weeder::ListWeedersRequest) -> weeder::ListWeedersResponse,
+    pages of weeder::Weeder
+);
+unary!(WeederServiceClient::get_weeder(weeder::GetWeederRequest) -> weeder::GetWeederResponse);
+unary!(
+    WeederServiceClient::list_endpoint_readiness(weeder::ListEndpointReadinessRequest)
+        -> weeder::ListEndpointReadinessResponse,
+    pages of weeder::EndpointReadiness
+);
+unary!(
+    WeederServiceClient::get_endpoint_readiness(weeder::GetEndpointReadinessRequest)
+        -> weeder::GetEndpointReadinessResponse
+);
+unary!(WeederServiceClient::get_seed_summary(weeder::GetSeedSummaryRequest) -> weeder::GetSeedSummaryResponse);
+
+/// Asks within [`CALL_TIMEOUT`]. The answer counts as sent when the call began: never later than true.
+///
+/// # Errors
+/// The status of the server; DEADLINE_EXCEEDED after [`CALL_TIMEOUT`].
+pub async fn call<R: UnaryRequest>(channel: Channel, request: R) -> Result<Received<R::Answer>, Status> {
+    answered(request.send(channel)).await
+}
+
+async fn answered<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Result<Received<T>, Status> {
     let sent_at = Instant::now();
     match tokio::time::timeout(CALL_TIMEOUT, call).await {
         Ok(answer) => Ok(Received {
@@ -36,149 +121,18 @@ async fn call<T>(call: impl Future<Output = Result<Response<T>, Status>>) -> Res
     }
 }
 
-macro_rules! unary {
-    ($(#[$doc:meta])* $name:ident($request:ty) -> $answer:ty) => {
-        $(#[$doc])*
-        ///
-        /// # Errors
-        /// The status of the server; DEADLINE_EXCEEDED after [`CALL_TIMEOUT`].
-        pub async fn $name(&self, request: $request) -> Result<Received<$answer>, Status> {
-            let mut api = self.api.clone();
-            call(api.$name(request)).await
-        }
-    };
-}
-
-macro_rules! watch {
-    ($(#[$doc:meta])* $name:ident($request:ty) -> $answer:ty) => {
-        $(#[$doc])*
-        /// Resumes lost streams until `stop` is cancelled or the future is dropped. `on_update` must not block.
-        pub async fn $name(
-            &self,
-            request: $request,
-            stop: &CancellationToken,
-            on_update: impl FnMut(
-                Update<
-                    <<$answer as WatchResponse>::Item as Keyed>::Key,
-                    <$answer as WatchResponse>::Item,
-                >,
-            ),
-        ) {
-            let open = || open::<_, $answer>(self.channel.clone(), request.clone());
-            follow(open, stop, on_update).await;
-        }
-    };
-}
-
-macro_rules! consumer {
-    ($(#[$doc:meta])* $name:ident of $client:ident { $($methods:tt)* }) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone)]
-        pub struct $name {
-            api: $client<Channel>,
-            channel: Channel,
-        }
-
-        impl $name {
-            /// A client over a channel, for example of [`crate::grpc_client::Dialer`].
-            #[must_use]
-            pub fn new(channel: Channel) -> Self {
-                let api = $client::new(channel.clone()).max_decoding_message_size(MAX_MESSAGE_BYTES);
-                Self { api, channel }
-            }
-
-            $($methods)*
-        }
-    };
-}
-
-consumer! {
-    /// Verdicts on shoots. Cheap to clone.
-    LeaseProbe of LeaseProbeServiceClient {
-        unary! {
-            /// The verdict on one shoot.
-            get_verdict(probe::GetVerdictRequest) -> probe::GetVerdictResponse
-        }
-        unary! {
-            /// One page of verdicts.
-            list_verdicts(probe::ListVerdictsRequest) -> probe::ListVerdictsResponse
-        }
-        unary! {
-            /// The shoots of the seed in numbers.
-            get_seed_summary(probe::GetSeedSummaryRequest) -> probe::GetSeedSummaryResponse
-        }
-        unary! {
-            /// One page of the replicas of lease-probe.
-            list_replicas(probe::ListReplicasRequest) -> probe::ListReplicasResponse
-        }
-        watch! {
-            /// Follows verdicts.
-            follow(probe::WatchVerdictsRequest) -> probe::WatchVerdictsResponse
-        }
-    }
-}
-
-consumer! {
-    /// The state of scaling. Cheap to clone.
-    ScalingCoordinator of ScalingServiceClient {
-        unary! {
-            /// The state of one shoot.
-            get_scaling(scaling::GetScalingRequest) -> scaling::GetScalingResponse
-        }
-        unary! {
-            /// One page of states.
-            list_scaling(scaling::ListScalingRequest) -> scaling::ListScalingResponse
-        }
-        unary! {
-            /// The plan of a direction, as it would run now.
-            plan_scaling(scaling::PlanScalingRequest) -> scaling::PlanScalingResponse
-        }
-        unary! {
-            /// The scaling of the seed in numbers.
-            get_seed_summary(scaling::GetSeedSummaryRequest) -> scaling::GetSeedSummaryResponse
-        }
-        watch! {
-            /// Follows the state of shoots.
-            follow(scaling::WatchScalingRequest) -> scaling::WatchScalingResponse
-        }
-    }
-}
-
-consumer! {
-    /// Weeders and the readiness of services. Cheap to clone.
-    WeederClient of WeederServiceClient {
-        unary! {
-            /// One page of weeders.
-            list_weeders(weeder::ListWeedersRequest) -> weeder::ListWeedersResponse
-        }
-        unary! {
-            /// The latest weeder of one service.
-            get_weeder(weeder::GetWeederRequest) -> weeder::GetWeederResponse
-        }
-        unary! {
-            /// The readiness of one service.
-            get_endpoint_readiness(weeder::GetEndpointReadinessRequest)
-                -> weeder::GetEndpointReadinessResponse
-        }
-        unary! {
-            /// The services and weeders of the seed in numbers.
-            get_seed_summary(weeder::GetSeedSummaryRequest) -> weeder::GetSeedSummaryResponse
-        }
-        unary! {
-            /// One page of the readiness of services.
-            list_endpoint_readiness(weeder::ListEndpointReadinessRequest)
-                -> weeder::ListEndpointReadinessResponse
-        }
-        watch! {
-            /// Follows weeders.
-            follow(weeder::WatchWeedersRequest) -> weeder::WatchWeedersResponse
-        }
-        watch! {
-            /// Follows the readiness of services.
-            follow_readiness(weeder::WatchEndpointReadinessRequest)
-                -> weeder::WatchEndpointReadinessResponse
-        }
-    }
+/// Follows the items of a Watch RPC over any number of streams, until `stop` is cancelled or the future is dropped.
+/// `on_update` must not block.
+pub async fn follow<M>(
+    channel: Channel,
+    request: M::Request,
+    stop: &CancellationToken,
+    on_update: impl FnMut(Update<<M::Item as Keyed>::Key, M::Item>),
+) where
+    M: WatchResponse + prost::Message + Default,
+{
+    let open = || open::<_, M>(channel.clone(), request.clone());
+    crate::follow::follow(open, stop, on_update).await;
 }
 
 #[cfg(test)]
@@ -192,7 +146,7 @@ mod tests {
             tokio::time::sleep(CALL_TIMEOUT / 2).await;
             Ok(Response::new(7))
         };
-        let received = call(slow).await.unwrap();
+        let received = answered(slow).await.unwrap();
         assert!(began.elapsed() >= CALL_TIMEOUT / 2);
         let expected = Received {
             value: 7,
@@ -204,9 +158,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_call_that_is_refused_or_not_answered_fails_with_a_status() {
-        let refused = call(async { Err::<Response<()>, _>(Status::not_found("no shoot")) }).await;
+        let refused = answered(async { Err::<Response<()>, _>(Status::not_found("no shoot")) }).await;
         assert_eq!(refused.unwrap_err().message(), "no shoot");
-        let silent = call(std::future::pending::<Result<Response<()>, _>>()).await;
+        let silent = answered(std::future::pending::<Result<Response<()>, _>>()).await;
         assert_eq!(silent.unwrap_err().code(), tonic::Code::DeadlineExceeded);
     }
 }

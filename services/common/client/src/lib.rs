@@ -2,18 +2,19 @@
 //! state of weeders.
 //!
 //! - [`grpc_client::Dialer`] makes channels: mutual TLS with a server name, or plaintext if no TLS is given.
-//! - [`consumer`] has a client for each service, with deadlines on unary calls and a limit on messages. Its `follow`
-//!   methods keep a stream alive until they are cancelled.
+//! - [`consumer::call`] sends any unary request with a deadline and a limit on messages; [`consumer::follow`] keeps a
+//!   stream alive until it is cancelled.
 //! - [`validity::Validity`] is the end of the validity of a verdict, by the local monotonic clock. No two wall
 //!   clocks have to agree.
 //!
 //! ```no_run
 //! use tokio_util::sync::CancellationToken;
-//! use watchdog_client::consumer::LeaseProbe;
+//! use watchdog_client::consumer::follow;
 //! use watchdog_client::follow::Update;
 //! use watchdog_client::grpc_client::Dialer;
 //! use watchdog_client::tls::{ClientTls, PemFiles};
 //! use watchdog_client::validity::Validity;
+//! use watchdog_proto::probe::v1::WatchVerdictsResponse;
 //!
 //! # async fn consume() -> Result<(), watchdog_client::setup_error::SetupError> {
 //! let files = PemFiles {
@@ -25,16 +26,15 @@
 //!     tls: Some(ClientTls::from_files(&files)?),
 //!     server_name: "watchdog-lease-probe.garden.svc".to_owned(),
 //! };
-//! let lease_probe = LeaseProbe::new(dialer.channel("localhost:9645")?);
+//! let channel = dialer.channel("localhost:9645")?;
 //! let stop = CancellationToken::new();
-//! lease_probe
-//!     .follow(Default::default(), &stop, |update| {
-//!         if let Update::Upsert(shoot, received) = update {
-//!             let validity = Validity::of_verdict(&received.value, received.sent_at);
-//!             println!("{shoot}: {:?} until {:?}", received.value.outcome(), validity.valid_until);
-//!         }
-//!     })
-//!     .await;
+//! follow::<WatchVerdictsResponse>(channel, Default::default(), &stop, |update| {
+//!     if let Update::Upsert(shoot, received) = update {
+//!         let validity = Validity::of_verdict(&received.value, received.sent_at);
+//!         println!("{shoot}: {:?} until {:?}", received.value.outcome(), validity.valid_until);
+//!     }
+//! })
+//! .await;
 //! # Ok(())
 //! # }
 //! ```

@@ -83,9 +83,9 @@ impl ConnectionTasks {
 }
 
 impl StrangerPlace {
-    /// Gives it back. False if the connection was closed for a newcomer just before.
+    /// Gives it back. False if that was done before, or the connection was just closed for a newcomer.
     #[must_use]
-    pub fn give_back(self) -> bool {
+    pub fn give_back(&self) -> bool {
         !self.has_left.swap(true, Ordering::AcqRel)
     }
 }

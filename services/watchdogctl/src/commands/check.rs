@@ -93,7 +93,7 @@ async fn shoots(dialer: &ProgramDialer) -> Option<CheckFinding> {
         meltdown_protection_active: Some(true),
         ..ListScalingRequest::default()
     };
-    let held = dialer.scalings(filter).await.ok()?;
+    let held = dialer.all_pages(Program::ScalingCoordinator, filter).await.ok()?;
     let shoots: Vec<String> = held.scalings.into_iter().map(|scaling| scaling.shoot).collect();
     held_down(&shoots)
 }

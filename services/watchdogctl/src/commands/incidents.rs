@@ -17,7 +17,10 @@ use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{AnswerGaps, Frame, text};
 
 pub(crate) async fn read(connect: &ConnectArgs, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
-    let ask = async |dialer: ProgramDialer| dialer.scalings(ListScalingRequest::default()).await;
+    let ask = async |dialer: ProgramDialer| {
+        let all = ListScalingRequest::default();
+        dialer.all_pages(Program::ScalingCoordinator, all).await
+    };
     written(&ask_each(connect, ask).await?, frame)
 }
 
@@ -93,9 +96,7 @@ fn lines(rows: &[IncidentRow<'_>], frame: &Frame) -> String {
         .column_if(has_seeds, "SEED", |row| row.seed)
         .column("SHOOT", |row| row.shoot)
         .column("STATE", |row| state(&row.incident))
-        .column("STARTED", |row| {
-            text::since(row.incident.incident.start_time, frame.now)
-        })
+        .column("STARTED", |row| frame.since(row.incident.incident.start_time))
         .column("LASTED", |row| text::duration(row.incident.length()))
         .column("OUTCOME", |row| row.incident.outcome())
         .column("MODE", |row| mode(&row.incident))

@@ -1,7 +1,6 @@
 //! `verdicts`, `scaling`, `weeders` and `services`: messages of the API as tables, a row for each.
 
-use watchdog_client::consumer::WeederClient;
-use watchdog_proto::probe::v1::{ListVerdictsResponse, Verdict};
+use watchdog_proto::probe::v1::{ListVerdictsRequest, ListVerdictsResponse};
 use watchdog_proto::scaling::v1::{ListScalingRequest, ListScalingResponse, ShootScaling};
 use watchdog_proto::weeder::v1::{
     DeletionResult, EndpointReadiness, ListEndpointReadinessRequest, ListEndpointReadinessResponse,
@@ -24,7 +23,11 @@ pub(crate) async fn verdicts(
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
     let list = if args.shoots.is_empty() {
-        dialer.verdicts(&args.outcome).await?
+        let request = ListVerdictsRequest {
+            outcomes: args.outcome.iter().map(|one| (*one).into()).collect(),
+            ..ListVerdictsRequest::default()
+        };
+        dialer.all_pages(Program::LeaseProbe, request).await?
     } else {
         let get = async |shoot: &str| {
             let answer = dialer.verdict(shoot).await?;
@@ -41,15 +44,9 @@ pub(crate) async fn verdicts(
 /// A wide table also has who observed the verdict and the sentence.
 fn verdict_table(list: &ListVerdictsResponse, frame: &Frame) -> String {
     let wide = frame.format == Format::Wide;
-    let share = |verdict: &Verdict| text::shown(verdict.evidence.as_ref().map(text::share));
     let table = TextTable::of(&list.verdicts)
         .column("SHOOT", |verdict| verdict.shoot.clone())
-        .column("OUTCOME", |verdict| cells::outcome(verdict))
-        .column("EXPIRED", |verdict| share(verdict))
-        .column("SINCE", |verdict| {
-            text::since(verdict.outcome_change_time, frame.now)
-        })
-        .column("VALID", |verdict| cells::valid(verdict))
+        .verdict_columns(frame, |verdict| Some(verdict))
         .column_if(wide, "OBSERVER", |verdict| verdict.observer.clone())
         .column_if(wide, "AGE", |verdict| text::sent_duration(verdict.age))
         .column_if(wide, "MESSAGE", |verdict| verdict.message.clone());
@@ -62,11 +59,11 @@ pub(crate) async fn scaling(
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
     let list = if args.shoots.is_empty() {
-        let filter = ListScalingRequest {
+        let request = ListScalingRequest {
             directions: args.direction.iter().map(|one| (*one).into()).collect(),
             ..ListScalingRequest::default()
         };
-        dialer.scalings(filter).await?
+        dialer.all_pages(Program::ScalingCoordinator, request).await?
     } else {
         let get = async |shoot: &str| {
             let answer = dialer.scaling(shoot).await?;
@@ -88,9 +85,7 @@ fn scaling_table(list: &ListScalingResponse, frame: &Frame) -> String {
         .column("DIRECTION", |scaling| {
             cells::value(scaling.direction().as_str_name())
         })
-        .column("SINCE", |scaling| {
-            text::since(scaling.direction_change_time, frame.now)
-        })
+        .column("SINCE", |scaling| frame.since(scaling.direction_change_time))
         .column("STATE", |scaling| cells::value(scaling.state().as_str_name()))
         .column("LEVEL", |scaling| text::shown(scaling.level))
         .column("HELD DOWN", |scaling| held_down(scaling))
@@ -113,17 +108,12 @@ pub(crate) async fn weeders(
     filter: &ServiceFilterArgs,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    let page = async |channel, page_size, page_token| {
-        let request = ListWeedersRequest {
-            page_size,
-            page_token,
-            namespace: filter.shoot.clone().unwrap_or_default(),
-            service: filter.service.clone().unwrap_or_default(),
-            ..ListWeedersRequest::default()
-        };
-        WeederClient::new(channel).list_weeders(request).await
+    let request = ListWeedersRequest {
+        namespace: filter.shoot.clone().unwrap_or_default(),
+        service: filter.service.clone().unwrap_or_default(),
+        ..ListWeedersRequest::default()
     };
-    let list = dialer.all_pages(Program::Weeder, page).await?;
+    let list = dialer.all_pages(Program::Weeder, request).await?;
     WrittenAnswer::of(frame, weeder_tables(&list, frame), ApiMessage(list))
 }
 
@@ -132,17 +122,12 @@ pub(crate) async fn services(
     filter: &ServiceFilterArgs,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    let page = async |channel, page_size, page_token| {
-        let request = ListEndpointReadinessRequest {
-            page_size,
-            page_token,
-            namespace: filter.shoot.clone().unwrap_or_default(),
-            service: filter.service.clone().unwrap_or_default(),
-            ..ListEndpointReadinessRequest::default()
-        };
-        WeederClient::new(channel).list_endpoint_readiness(request).await
+    let request = ListEndpointReadinessRequest {
+        namespace: filter.shoot.clone().unwrap_or_default(),
+        service: filter.service.clone().unwrap_or_default(),
+        ..ListEndpointReadinessRequest::default()
     };
-    let list = dialer.all_pages(Program::Weeder, page).await?;
+    let list = dialer.all_pages(Program::Weeder, request).await?;
     WrittenAnswer::of(frame, service_table(&list, frame), ApiMessage(list))
 }
 
@@ -156,7 +141,7 @@ fn weeder_tables(list: &ListWeedersResponse, frame: &Frame) -> String {
         .column("SHOOT", |weeder| namespace(weeder.key.as_ref()))
         .column("SERVICE", |weeder| service(weeder.key.as_ref()))
         .column("STATE", |weeder| cells::value(weeder.state().as_str_name()))
-        .column("STARTED", |weeder| text::since(weeder.start_time, frame.now))
+        .column("STARTED", |weeder| frame.since(weeder.start_time))
         .column("REMAINING", |weeder| text::sent_duration(weeder.remaining))
         .column("DELETED", |weeder| weeder.deleted.to_string())
         .column("LEFT ALONE", |weeder| weeder.left_alone.len().to_string())
@@ -171,9 +156,7 @@ fn deletions(weeders: &[Weeder], frame: &Frame) -> String {
     TextTable::of(rows)
         .column("SHOOT", |(weeder, _)| namespace(weeder.key.as_ref()))
         .column("POD", |(_, deletion)| deletion.pod.clone())
-        .column("WHEN", |(_, deletion)| {
-            text::since(deletion.delete_time, frame.now)
-        })
+        .column("WHEN", |(_, deletion)| frame.since(deletion.delete_time))
         .column("RESULT", |(_, deletion)| result(deletion))
         .column("CONTAINER", |(_, deletion)| deletion.container.clone())
         .column("EXIT", |(_, deletion)| {
@@ -200,7 +183,7 @@ fn left_alone(weeders: &[Weeder], frame: &Frame) -> String {
         .column("SHOOT", |(weeder, _)| namespace(weeder.key.as_ref()))
         .column("LEFT ALONE", |(_, pod)| pod.pod.clone())
         .column("CONTAINER", |(_, pod)| pod.container.clone())
-        .column("SINCE", |(_, pod)| text::since(pod.decide_time, frame.now))
+        .column("SINCE", |(_, pod)| frame.since(pod.decide_time))
         .column("REASON", |(_, pod)| cells::value(pod.reason().as_str_name()))
         .column("EXIT", |(_, pod)| exit(pod.exit_code, &pod.exit_reason))
         .column("TERMINATION MESSAGE", |(_, pod)| pod.exit_message.clone())
@@ -226,7 +209,7 @@ fn service_table(list: &ListEndpointReadinessResponse, frame: &Frame) -> String 
         .column("ENDPOINTS", |one| {
             format!("{}/{}", one.ready_endpoints, one.endpoints)
         })
-        .column("SINCE", |one| text::since(one.readiness_change_time, frame.now))
+        .column("SINCE", |one| frame.since(one.readiness_change_time))
         .column("OBSERVER", |one| one.observer.clone());
     out + &table.render(frame)
 }
@@ -242,7 +225,7 @@ fn service(key: Option<&ServiceKey>) -> String {
 #[cfg(test)]
 mod tests {
     use watchdog_client::message::COMPLETE;
-    use watchdog_proto::probe::v1::{Outcome, SkipReason};
+    use watchdog_proto::probe::v1::{Outcome, SkipReason, Verdict};
     use watchdog_proto::weeder::v1::{LeftAlone, WeederState};
 
     use super::*;

@@ -1,7 +1,6 @@
 //! `plan`
 
 use serde::Serialize;
-use watchdog_client::consumer::ScalingCoordinator;
 use watchdog_proto::scaling::v1::{
     Action, Direction, PlanScalingRequest, PlanScalingResponse, PlannedResource, ShootScaling,
 };
@@ -36,12 +35,7 @@ pub(crate) async fn of_direction(
         shoot: scaling.shoot.clone(),
         direction: direction.into(),
     };
-    let call = async |channel| {
-        ScalingCoordinator::new(channel)
-            .plan_scaling(request.clone())
-            .await
-    };
-    let plan = dialer.ask(Program::ScalingCoordinator, call).await?;
+    let plan = dialer.ask(Program::ScalingCoordinator, request).await?;
     Ok(DirectionPlan {
         direction,
         scaling,

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
-use watchdog_client::consumer::LeaseProbe;
 use watchdog_proto::probe::v1::ListReplicasRequest;
 
 use super::WrittenAnswer;
@@ -60,14 +59,8 @@ async fn shares(
         let leader = Some(leader.clone()).filter(|leader| !leader.is_empty());
         return Ok(leader.map(|leader| (leader, summary.items)).into_iter().collect());
     }
-    let page = async |channel, page_size, page_token| {
-        let request = ListReplicasRequest {
-            page_size,
-            page_token,
-        };
-        LeaseProbe::new(channel).list_replicas(request).await
-    };
-    let listed = dialer.all_pages(Program::LeaseProbe, page).await?;
+    let all = ListReplicasRequest::default();
+    let listed = dialer.all_pages(Program::LeaseProbe, all).await?;
     let replicas = listed.replicas.into_iter();
     Ok(replicas.map(|replica| (replica.name, replica.shoots)).collect())
 }

@@ -109,14 +109,21 @@ impl SeedAnswer<WrittenAnswer> {
     }
 }
 
-/// The answers of all seeds as one: a table with a line for each, and then all that each has to say.
+/// The answers of all seeds as one: a table with a line for each, and then all that each has to say. Of one seed, its
+/// answer.
 ///
 /// # Errors
-/// As [`WrittenAnswer::of`].
+/// As [`WrittenAnswer::of`]; of one seed, its error.
 pub(crate) fn side_by_side(
-    seeds: Vec<SeedAnswer<WrittenAnswer>>,
+    mut seeds: Vec<SeedAnswer<WrittenAnswer>>,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
+    // Several seeds have different names.
+    if seeds.iter().all(|answer| answer.seed.is_empty())
+        && let Some(only) = seeds.pop()
+    {
+        return only.result;
+    }
     let code = seeds.iter().map(SeedAnswer::code).max();
     let mut text: String = seeds.iter().map(|answer| answer.section(frame)).collect();
     if frame.format != Format::Markdown {

@@ -118,7 +118,7 @@ impl ShootExplanation {
 fn verdict_lines(verdict: &Verdict, frame: &Frame) -> String {
     let name = verdict.outcome().as_str_name();
     let outcome = frame.paint(cells::style(name), &text::value(name));
-    let since = text::since(verdict.outcome_change_time, frame.now);
+    let since = frame.since(verdict.outcome_change_time);
     let valid = TextTable::of([verdict])
         .indented(2)
         .column("VALID FOR", |verdict| cells::valid(verdict))
@@ -225,7 +225,7 @@ fn scaling_lines(found: &ShootScaling, frame: &Frame) -> String {
     let mut out = format!(
         "  {}{why} since {}, {}, level {}; reported by {}{held_down}\n  {}\n",
         text::value(found.direction().as_str_name()),
-        text::since(found.direction_change_time, frame.now),
+        frame.since(found.direction_change_time),
         text::value(found.state().as_str_name()),
         text::shown(found.level),
         found.replica,

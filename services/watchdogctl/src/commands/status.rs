@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use watchdog_client::consumer::{CALL_TIMEOUT, ScalingCoordinator};
-use watchdog_proto::probe::v1::{Outcome, OutcomeCount, Verdict};
+use watchdog_client::consumer::CALL_TIMEOUT;
+use watchdog_proto::probe::v1::{ListVerdictsRequest, Outcome, OutcomeCount, Verdict};
 use watchdog_proto::scaling::v1::{
     Direction, FlowState, ListScalingRequest, ListScalingResponse, Mode, ShootScaling,
 };
@@ -30,7 +30,7 @@ use crate::findings::{CheckFinding, Severity};
 use crate::output::{LiveScreen, Output};
 use crate::pods;
 use crate::program::Program;
-use crate::render::table::{Cell, Style, TextTable};
+use crate::render::table::{Style, TextTable};
 use crate::render::{AnswerGaps, Format, Frame, cells, text};
 use crate::seed::cell::{CellInput, CellState};
 use crate::seed::model::{ClockReading, KnownVerdict};
@@ -96,10 +96,13 @@ impl VerdictAnswers {
         let summary = dialer.summary(Program::LeaseProbe).await?;
         let mut counts: Vec<_> = summary.outcomes.into_iter().map(ApiMessage).collect();
         counts.sort_by_key(|count| urgency(count.outcome()));
-        let mut urgent = text::OUTCOMES.to_vec();
-        urgent.retain(|outcome| !is_calm(*outcome));
-        let listed = dialer.verdicts(&urgent).await?.verdicts.into_iter();
-        let verdicts = listed.map(|verdict| {
+        let urgent = text::OUTCOMES.into_iter().filter(|outcome| !is_calm(*outcome));
+        let request = ListVerdictsRequest {
+            outcomes: urgent.map(Into::into).collect(),
+            ..ListVerdictsRequest::default()
+        };
+        let listed = dialer.all_pages(Program::LeaseProbe, request).await?;
+        let verdicts = listed.verdicts.into_iter().map(|verdict| {
             let shoot = verdict.shoot.clone();
             (shoot, KnownVerdict::new(ApiMessage(verdict), now.instant, &now))
         });
@@ -136,7 +139,8 @@ impl ScalingAnswers {
         };
         let mut scalings = BTreeMap::new();
         for filter in [on_their_way, held_down] {
-            for scaling in dialer.scalings(filter).await?.scalings {
+            let listed = dialer.all_pages(Program::ScalingCoordinator, filter).await?;
+            for scaling in listed.scalings {
                 scalings.insert(scaling.shoot.clone(), ApiMessage(scaling));
             }
         }
@@ -146,14 +150,9 @@ impl ScalingAnswers {
             modes: vec![Mode::Observe.into(), Mode::Off.into()],
             ..ListScalingRequest::default()
         };
-        let call = async |channel| {
-            ScalingCoordinator::new(channel)
-                .list_scaling(request.clone())
-                .await
-        };
         Ok(Self {
             scalings,
-            unprotected: dialer.ask(Program::ScalingCoordinator, call).await?,
+            unprotected: dialer.ask(Program::ScalingCoordinator, request).await?,
         })
     }
 }
@@ -287,10 +286,7 @@ async fn redraw(
     loop {
         ticks.tick().await;
         let frame = output.frame(format);
-        let shown = match seeds.as_slice() {
-            [(_, latest)] if !has_contexts => latest.borrow().clone()?.written(&frame)?,
-            seeds => side_by_side(several(seeds, &frame), &frame)?,
-        };
+        let shown = side_by_side(answers(&seeds, &frame), &frame)?;
         let shown = match format {
             // Each is a document of its own.
             Format::Yaml => format!("---\n{}", shown.printed(format)?),
@@ -306,7 +302,7 @@ async fn redraw(
 }
 
 /// The seeds that need attention first: a terminal may end before the last one.
-fn several(
+fn answers(
     seeds: &[(String, watch::Receiver<LatestStatus>)],
     frame: &Frame,
 ) -> Vec<SeedAnswer<WrittenAnswer>> {
@@ -341,11 +337,6 @@ impl StatusRow {
         self.held_down = scaling.as_ref().is_some_and(is_held);
         self.scaling = scaling;
     }
-}
-
-/// A cell about a report; `-` without one.
-fn cell<M, C: Into<Cell>>(report: Option<&ApiMessage<M>>, cell: impl Fn(&M) -> C) -> Cell {
-    report.map_or_else(|| "-".into(), |report| cell(report).into())
 }
 
 /// True if a shoot with this outcome needs no attention.
@@ -526,20 +517,16 @@ impl SeedStatus {
 }
 
 fn table<'a>(rows: &'a [StatusRow], frame: &Frame) -> TextTable<&'a StatusRow> {
-    let expired = |verdict: &Verdict| text::shown(verdict.evidence.as_ref().map(text::share));
-    let since = |verdict: &Verdict| text::since(verdict.outcome_change_time, frame.now);
     let direction = |scaling: &ShootScaling| text::value(scaling.direction().as_str_name());
+    let level = |scaling: &ShootScaling| text::shown(scaling.level);
     TextTable::of(rows)
         .column("SHOOT", |row| row.shoot.clone())
-        .column("OUTCOME", |row| cell(row.verdict.as_ref(), cells::outcome))
-        .column("EXPIRED", |row| cell(row.verdict.as_ref(), expired))
-        .column("SINCE", |row| cell(row.verdict.as_ref(), since))
-        .column("VALID", |row| cell(row.verdict.as_ref(), cells::valid))
-        .column("DIRECTION", |row| cell(row.scaling.as_ref(), direction))
-        .column("LEVEL", |row| {
-            cell(row.scaling.as_ref(), |one| text::shown(one.level))
+        .verdict_columns(frame, |row| row.verdict.as_deref())
+        .column("DIRECTION", |row| cells::of(row.scaling.as_deref(), direction))
+        .column("LEVEL", |row| cells::of(row.scaling.as_deref(), level))
+        .column("WAITS FOR", |row| {
+            cells::of(row.scaling.as_deref(), cells::waits_for)
         })
-        .column("WAITS FOR", |row| cell(row.scaling.as_ref(), cells::waits_for))
 }
 
 #[cfg(test)]

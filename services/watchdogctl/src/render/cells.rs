@@ -4,8 +4,25 @@ use watchdog_client::wire::forward;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ResourceState, ShootScaling};
 
-use super::table::{Cell, Style};
-use super::text;
+use super::table::{Cell, Style, TextTable};
+use super::{Frame, text};
+
+impl<T> TextTable<T> {
+    /// Adds the columns about a verdict.
+    pub(crate) fn verdict_columns(self, frame: &Frame, verdict: impl Fn(&T) -> Option<&Verdict>) -> Self {
+        let expired = |verdict: &Verdict| text::shown(verdict.evidence.as_ref().map(text::share));
+        let since = |verdict: &Verdict| frame.since(verdict.outcome_change_time);
+        self.column("OUTCOME", |row| of(verdict(row), outcome))
+            .column("EXPIRED", |row| of(verdict(row), expired))
+            .column("SINCE", |row| of(verdict(row), since))
+            .column("VALID", |row| of(verdict(row), valid))
+    }
+}
+
+/// A cell about a report; `-` without one.
+pub(crate) fn of<M, C: Into<Cell>>(report: Option<&M>, cell: impl Fn(&M) -> C) -> Cell {
+    report.map_or_else(|| "-".into(), |report| cell(report).into())
+}
 
 /// A value by its name in the API.
 pub(crate) fn value(name: &str) -> Cell {

@@ -66,6 +66,14 @@ impl Frame {
         }
     }
 
+    /// Time since a moment, and the moment: `2m10s (00:37:50Z)`; `-` when unset. A clock that runs ahead of this one
+    /// shows as no time.
+    pub(crate) fn since(&self, sent: Option<prost_types::Timestamp>) -> String {
+        let passed = |at| text::duration(text::passed(at, self.now));
+        let since = |at| format!("{} ({})", passed(at), text::clock(at, self.now));
+        text::shown(text::timestamp(sent).map(since))
+    }
+
     /// A part of an answer under its title.
     pub(crate) fn section(&self, title: &str, content: &str) -> String {
         format!("\n{}\n{content}", self.paint(Style::Bold, title))

@@ -153,13 +153,6 @@ pub(crate) fn day_and_clock(at: Timestamp) -> String {
     at.strftime("%Y-%m-%d %H:%M:%SZ").to_string()
 }
 
-/// Time since a moment, and the moment: `2m10s (00:37:50Z)`; `-` when unset. A clock that runs ahead of this one shows
-/// as no time.
-pub(crate) fn since(sent: Option<prost_types::Timestamp>, now: Timestamp) -> String {
-    let since = |at| format!("{} ({})", duration(passed(at, now)), clock(at, now));
-    shown(timestamp(sent).map(since))
-}
-
 /// The time from one moment to another; none if that was before.
 pub(crate) fn passed(from: Timestamp, to: Timestamp) -> Duration {
     Duration::try_from(to.duration_since(from)).unwrap_or_default()
@@ -201,11 +194,11 @@ mod tests {
 
     #[test]
     fn times_are_relative_and_absolute() {
-        let now = testing::pipe().now;
-        assert_eq!(since(testing::ago(130), now), "2m10s (00:37:50Z)");
-        assert_eq!(since(testing::ago(86_400), now), "1d00h (2026-11-22 00:40:00Z)");
-        assert_eq!(since(testing::ago(-5), now), "0s (00:40:05Z)");
-        assert_eq!(since(None, now), "-");
+        let frame = testing::pipe();
+        assert_eq!(frame.since(testing::ago(130)), "2m10s (00:37:50Z)");
+        assert_eq!(frame.since(testing::ago(86_400)), "1d00h (2026-11-22 00:40:00Z)");
+        assert_eq!(frame.since(testing::ago(-5)), "0s (00:40:05Z)");
+        assert_eq!(frame.since(None), "-");
     }
 
     #[test]

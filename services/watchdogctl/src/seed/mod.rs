@@ -7,14 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::join_all;
+use prost::Message;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
-use watchdog_client::consumer::{LeaseProbe, ScalingCoordinator, WeederClient};
+use tonic::transport::Channel;
+use watchdog_client::consumer::follow;
 use watchdog_client::follow::Update;
-use watchdog_proto::probe::v1::WatchVerdictsRequest;
-use watchdog_proto::scaling::v1::WatchScalingRequest;
-use watchdog_proto::weeder::v1::WatchWeedersRequest;
+use watchdog_client::item::Keyed;
+use watchdog_client::wire::WatchResponse;
+use watchdog_proto::probe::v1::WatchVerdictsResponse;
+use watchdog_proto::scaling::v1::WatchScalingResponse;
+use watchdog_proto::weeder::v1::WatchWeedersResponse;
 
 use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
@@ -94,40 +98,40 @@ impl SeedState {
         // The error of a call says more than that of a stream.
         dialer.summary(program).await?;
         let open = dialer.channel(program).await?;
-        let (stop, channel) = (CancellationToken::new(), open.channel.clone());
+        let channel = open.channel.clone();
         match program {
             Program::LeaseProbe => {
-                let on_update = |update| self.on_update(update, &stop, SeedModel::on_verdicts);
-                let request = WatchVerdictsRequest::default();
-                LeaseProbe::new(channel).follow(request, &stop, on_update).await;
+                self.follow_items::<WatchVerdictsResponse>(channel, SeedModel::on_verdicts)
+                    .await;
             }
             Program::ScalingCoordinator => {
-                let on_update = |update| self.on_update(update, &stop, SeedModel::on_scaling);
-                let request = WatchScalingRequest::default();
-                let client = ScalingCoordinator::new(channel);
-                client.follow(request, &stop, on_update).await;
+                self.follow_items::<WatchScalingResponse>(channel, SeedModel::on_scaling)
+                    .await;
             }
             Program::Weeder => {
-                let take = |model: &mut SeedModel, update, now: &_| model.on_weeders(&update, now);
-                let on_update = |update| self.on_update(update, &stop, take);
-                let request = WatchWeedersRequest::default();
-                WeederClient::new(channel).follow(request, &stop, on_update).await;
+                self.follow_items::<WatchWeedersResponse>(channel, SeedModel::on_weeders)
+                    .await;
             }
         }
         dialer.pass_over(&open)
     }
 
-    /// A replica that serves no more streams or connections is not followed any more.
-    fn on_update<K, V>(
+    /// Follows the items of a program. A replica that serves no more streams or connections is not followed any more.
+    async fn follow_items<M>(
         &self,
-        update: Update<K, V>,
-        stop: &CancellationToken,
-        take: impl FnOnce(&mut SeedModel, Update<K, V>, &ClockReading),
-    ) {
-        if matches!(&update, Update::Lost(failure) if failure.code == Some(Code::ResourceExhausted)) {
-            stop.cancel();
-        }
-        self.update(|model, now| take(model, update, now));
+        channel: Channel,
+        take: impl Fn(&mut SeedModel, Update<<M::Item as Keyed>::Key, M::Item>, &ClockReading),
+    ) where
+        M: WatchResponse<Request: Default> + Message + Default,
+    {
+        let stop = CancellationToken::new();
+        let on_update = |update| {
+            if matches!(&update, Update::Lost(failure) if failure.code == Some(Code::ResourceExhausted)) {
+                stop.cancel();
+            }
+            self.update(|model, now| take(model, update, now));
+        };
+        follow::<M>(channel, M::Request::default(), &stop, on_update).await;
     }
 
     fn update(&self, change: impl FnOnce(&mut SeedModel, &ClockReading)) {

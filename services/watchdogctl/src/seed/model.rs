@@ -210,8 +210,8 @@ impl SeedModel {
     }
 
     /// Nothing that weeders do is shown, only whether their replicas answer for the whole seed.
-    pub(crate) fn on_weeders<K>(&mut self, update: &Update<K, Weeder>, now: &ClockReading) {
-        self.on_contact(Program::Weeder, update, now);
+    pub(crate) fn on_weeders<K>(&mut self, update: Update<K, Weeder>, now: &ClockReading) {
+        self.on_contact(Program::Weeder, &update, now);
     }
 
     /// A program cannot be called, or its stream is lost.

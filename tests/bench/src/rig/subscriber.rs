@@ -7,9 +7,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_client::consumer::LeaseProbe;
+use watchdog_client::consumer::follow;
 use watchdog_client::follow::Update;
-use watchdog_proto::probe::v1::{Outcome, Verdict, WatchVerdictsRequest};
+use watchdog_proto::probe::v1::{Outcome, Verdict, WatchVerdictsRequest, WatchVerdictsResponse};
 use watchdog_proto::stream::v1::Scope;
 use watchdog_test_support::wait;
 use watchdog_test_support::watchdog::{Service, Setup};
@@ -62,11 +62,12 @@ impl Subscriber {
         };
         let mut tasks = Vec::new();
         for service in services {
-            let client = LeaseProbe::new(setup.channel(service)?);
+            let channel = setup.channel(service)?;
             let (request, received) = (request.clone(), received.clone());
             tasks.push(AbortOnDropHandle::new(tokio::spawn(async move {
                 let note = |update| received.lock().note(update);
-                client.follow(request, &CancellationToken::new(), note).await;
+                let never = CancellationToken::new();
+                follow::<WatchVerdictsResponse>(channel, request, &never, note).await;
             })));
         }
         Ok(Self {

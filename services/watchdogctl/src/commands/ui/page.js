@@ -17,7 +17,7 @@ const ATTENTION = ORDER.slice(0, 6);
 const $ = (id) => document.getElementById(id);
 const cells = new Map(); // By the name of the shoot.
 const drawn = new Map(); // What was drawn last, by the part of the page.
-let [order, seed, shoot, shootSource] = [[], null, null, null];
+let [order, seed, shoot, stream] = [[], null, null, null];
 let [selected, opener, onlyState] = [null, null, null];
 let [lastMessage, clockOffset, broken] = [Date.now(), 0, false];
 
@@ -222,35 +222,36 @@ function setBroken() {
 
 // === Streams ===
 
-// Opens a stream again when the server refuses it; the browser itself does so only when the connection breaks.
-function listen(path, onMessage, onError) {
-  const handle = { close() { this.source?.close(); clearTimeout(this.timer); } };
-  const start = () => {
-    handle.source = new EventSource(path);
-    handle.source.onmessage = (event) => onMessage(JSON.parse(event.data));
-    handle.source.onerror = () => {
-      onError();
-      if (handle.source.readyState === EventSource.CLOSED) handle.timer = setTimeout(start, 3000);
-    };
+// Opens the stream again when the server refuses it; the browser itself does so only when the connection breaks.
+function follow() {
+  stream?.close();
+  stream = new EventSource(`seeds/${seedNumber}${selected ? `/${encodeURIComponent(selected)}` : ""}`);
+  stream.onmessage = (event) => onSeed(JSON.parse(event.data));
+  stream.onerror = ({ target }) => {
+    setBroken();
+    if (target.readyState === EventSource.CLOSED) setTimeout(() => stream === target && follow(), 3000);
   };
-  start();
-  return handle;
 }
 
 function onSeed(message) {
   seed = { ...seed, ...message };
   clockOffset = message.at - Date.now();
   lastMessage = Date.now();
-  const names = new Set(seed.cells.map((cell) => cell.name));
-  for (const name of cells.keys()) if (!names.has(name)) cells.delete(name);
-  const absent = { unprotected: false, outdated: false, share: null, since: null, note: null };
-  for (const cell of seed.cells) cells.set(cell.name, Object.assign(cells.get(cell.name) ?? {}, absent, cell));
-  text($("title"), seed.title);
-  broken = false;
-  drawSeeds();
-  drawPrograms();
-  drawSeed();
+  if (message.cells || broken) {
+    broken = false;
+    const names = new Set(seed.cells.map((cell) => cell.name));
+    for (const name of cells.keys()) if (!names.has(name)) cells.delete(name);
+    const absent = { unprotected: false, outdated: false, share: null, since: null, note: null };
+    for (const cell of seed.cells) cells.set(cell.name, Object.assign(cells.get(cell.name) ?? {}, absent, cell));
+    text($("title"), seed.title);
+    drawSeeds();
+    drawPrograms();
+    drawSeed();
+  }
   drawConnection();
+  if (message.shoot?.name !== selected) return;
+  shoot = message.shoot;
+  drawShoot();
 }
 
 function tick() {
@@ -272,14 +273,12 @@ function open(name, from) {
   document.body.classList.add("open");
   drawHead();
   $("shoot").focus();
-  const path = `shoots/${encodeURIComponent(name)}?seed=${seedNumber}`;
-  shootSource = listen(path, (message) => { shoot = message; drawShoot(); }, () => {});
+  follow();
 }
 
 function close(isFocusMoved = true) {
-  shootSource?.close();
   cells.get(selected)?.element.setAttribute("aria-selected", "false");
-  [shootSource, shoot] = [null, null];
+  shoot = null;
   $("shoot").hidden = true;
   $("parts").replaceChildren();
   for (const key of drawn.keys()) if (!["rows", "seeds"].includes(key)) drawn.delete(key);
@@ -289,6 +288,7 @@ function close(isFocusMoved = true) {
   const cell = cells.get(selected)?.element;
   (opener?.isConnected ? opener : cell)?.focus();
   selected = null;
+  follow();
 }
 
 function drawHead() {
@@ -505,11 +505,11 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !$("shoot").hidden) close();
   if (event.key === "/" && event.target !== $("find")) {
     event.preventDefault();
-    close();
+    if (selected) close();
     $("find").focus();
   }
 });
 $("seed").addEventListener("change", (event) => { location.search = `?seed=${event.target.value}`; });
-listen(`seed?seed=${seedNumber}`, onSeed, setBroken);
 setInterval(tick, 1000);
 if (location.hash.length > 1) open(decodeURIComponent(location.hash.slice(1)), null);
+else follow();

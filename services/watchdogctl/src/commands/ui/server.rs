@@ -3,13 +3,12 @@
 //! loopback must not open the page to the site that owns the name.
 
 use std::convert::Infallible;
-use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_stream::stream;
-use axum::extract::{Path, RawQuery, Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::{self, Next};
@@ -20,18 +19,19 @@ use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Interval, MissedTickBehavior, timeout};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use watchdog_runtime::connection_tasks::{ConnectionTasks, StrangerPlace};
 use watchdog_runtime::listeners::{AcceptedConnection, Acceptor};
 
-use super::view::{self, PageView};
+use super::view::PageView;
 use crate::error::CommandError;
 use crate::seed::model::ClockReading;
 use crate::seed::{FollowedSeed, SeedState};
 
-/// Streams to pages at most, two for each page.
+/// Streams to pages at most, one for each page.
 pub(super) const MAX_STREAMS: usize = 16;
 
 /// A page gets a message at least this often, so it notices a stream that has ended.
@@ -44,11 +44,8 @@ const PERIOD: Duration = Duration::from_millis(500);
 /// oldest is closed: they neither keep a page out nor take all file descriptors.
 const MAX_STRANGERS: usize = 32;
 
-/// A connection shows the secret within this time, with its first request.
-const STRANGER_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The head of the next request arrives within this time on a connection that is kept.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The head of a request arrives within this time, that of the first one with the secret.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) const FILES: [(&str, &str, &str); 3] = [
     ("", "text/html; charset=utf-8", include_str!("page.html")),
@@ -97,10 +94,6 @@ struct PageState {
     secret: Arc<str>,
 }
 
-/// Tells that a connection has shown the secret.
-#[derive(Clone, Default)]
-struct SecretShown(Arc<Notify>);
-
 impl PageServer {
     /// # Errors
     /// When the socket has no address.
@@ -111,8 +104,8 @@ impl PageServer {
         })?;
         let secret = format!("/{:032x}/", rand::random::<u128>());
         let mut routes = Router::new()
-            .route(&format!("{secret}seed"), get(seed_stream))
-            .route(&format!("{secret}shoots/{{name}}"), get(shoot_stream));
+            .route(&format!("{secret}seeds/{{seed}}"), get(stream))
+            .route(&format!("{secret}seeds/{{seed}}/{{shoot}}"), get(stream));
         for (name, kind, content) in FILES {
             let answer = move || async move { ([(header::CONTENT_TYPE, kind)], content) };
             routes = routes.route(&format!("{secret}{name}"), get(answer));
@@ -140,24 +133,10 @@ impl PageServer {
         loop {
             let AcceptedConnection { tcp, address, .. } = incoming.next().await;
             let routes = self.routes.clone();
-            connections.spawn(address.ip(), |place| admit(tcp, routes, place));
+            connections.spawn(address.ip(), |place| {
+                connection(tcp, routes.layer(Extension(Arc::new(place))))
+            });
         }
-    }
-}
-
-/// Serves a connection, and ends it unless it shows the secret in time. Then it gives its place back.
-async fn admit(tcp: TcpStream, routes: Router, place: StrangerPlace) {
-    let shown = SecretShown::default();
-    let routes = routes.layer(Extension(shown.clone()));
-    let too_late = async {
-        let in_time = timeout(STRANGER_TIMEOUT, shown.0.notified()).await.is_ok();
-        if in_time && place.give_back() {
-            pending().await
-        }
-    };
-    tokio::select! {
-        () = connection(tcp, routes) => {}
-        () = too_late => {}
     }
 }
 
@@ -170,16 +149,20 @@ async fn connection(tcp: TcpStream, routes: Router) {
     let _ = served.await;
 }
 
+/// A connection that shows the secret gives its place back; every other one ends with its answer.
 async fn guard(
     State(own): State<PageState>,
-    Extension(SecretShown(shown)): Extension<SecretShown>,
+    Extension(place): Extension<Arc<StrangerPlace>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let mut response = if is_own(own.address, request.headers()) {
-        if request.uri().path().starts_with(&*own.secret) {
-            shown.notify_one();
-        }
+    let is_own = is_own(own.address, request.headers());
+    let is_known = is_own && request.uri().path().starts_with(&*own.secret);
+    if is_known {
+        // One that was closed for a newcomer is gone, whatever is answered.
+        let _ = place.give_back();
+    }
+    let mut response = if is_own {
         next.run(request).await
     } else {
         let refusal = "Open the address that watchdogctl printed.\n";
@@ -188,6 +171,10 @@ async fn guard(
     for (name, value) in HEADERS {
         let value = HeaderValue::from_static(value);
         response.headers_mut().insert(name, value);
+    }
+    if !is_known {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
     }
     response
 }
@@ -207,17 +194,13 @@ fn is_own(address: SocketAddr, headers: &HeaderMap) -> bool {
 type StreamRefusal = (StatusCode, String);
 
 impl PageState {
-    /// The seed with the number of the query, `seed=1`, and a place for a stream about it; without a query, the first.
+    /// The seed with a number, and a place for a stream about it.
     ///
     /// # Errors
     /// When there is no such seed, or there are too many streams.
-    fn open(&self, query: Option<&str>) -> Result<(Arc<SeedState>, OwnedSemaphorePermit), StreamRefusal> {
-        let number = query.map_or(Some(0), |query| {
-            query.strip_prefix("seed=")?.parse::<usize>().ok()
-        });
-        let seed = number.and_then(|number| self.seeds.get(number));
+    fn open(&self, number: usize) -> Result<(Arc<SeedState>, OwnedSemaphorePermit), StreamRefusal> {
         let none = || (StatusCode::NOT_FOUND, "there is no such seed\n".to_owned());
-        let seed = seed.ok_or_else(none)?.state.clone();
+        let seed = self.seeds.get(number).ok_or_else(none)?.state.clone();
         let too_many = |_| {
             let text = format!("{MAX_STREAMS} streams are open. Close other tabs of this page.\n");
             (StatusCode::SERVICE_UNAVAILABLE, text)
@@ -235,50 +218,33 @@ impl PageState {
     }
 }
 
-fn ticks() -> Interval {
-    let mut ticks = tokio::time::interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    ticks
+/// The number of a seed, and the shoot that the page shows.
+#[derive(Deserialize)]
+struct StreamPath {
+    seed: usize,
+    shoot: Option<String>,
 }
 
-/// The cells of all shoots, and then those that change. A stream has no queue: the next message is built when the page
-/// has taken the last one.
-async fn seed_stream(
+/// The cells of all shoots, and then those that change; all about one shoot, each time. A stream has no queue: the
+/// next message is built when the page has taken the last one.
+async fn stream(
     State(state): State<PageState>,
-    RawQuery(query): RawQuery,
+    Path(path): Path<StreamPath>,
 ) -> Result<impl IntoResponse, StreamRefusal> {
-    let (seed, permit) = state.open(query.as_deref())?;
+    let (seed, permit) = state.open(path.seed)?;
     let messages = stream! {
         let _permit = permit;
-        let (mut ticks, mut page, mut sent) = (ticks(), PageView::default(), Instant::now());
+        let (mut ticks, mut page, mut sent) = (interval(PERIOD), PageView::default(), Instant::now());
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             let now = ClockReading::now();
             let choices = state.choices(&now);
-            let (is_news, json) = page.next(&seed.model(), choices, &now);
+            let (is_news, json) = page.next(&seed.model(), choices, path.shoot.as_deref(), &now);
             if is_news || sent.elapsed() >= HEARTBEAT {
                 sent = Instant::now();
                 yield Ok::<_, Infallible>(Event::default().data(json));
             }
-        }
-    };
-    Ok(Sse::new(messages))
-}
-
-/// All about one shoot, again and again.
-async fn shoot_stream(
-    State(state): State<PageState>,
-    Path(name): Path<String>,
-    RawQuery(query): RawQuery,
-) -> Result<impl IntoResponse, StreamRefusal> {
-    let (seed, permit) = state.open(query.as_deref())?;
-    let messages = stream! {
-        let _permit = permit;
-        let mut ticks = ticks();
-        loop {
-            ticks.tick().await;
-            let json = view::shoot_message(&seed.model(), &name, &ClockReading::now());
-            yield Ok::<_, Infallible>(Event::default().data(json));
         }
     };
     Ok(Sse::new(messages))

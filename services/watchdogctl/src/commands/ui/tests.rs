@@ -208,7 +208,7 @@ async fn every_answer_forbids_what_is_not_of_the_page() {
             answer.head
         );
     }
-    for path in ["", "seed", "nothing"] {
+    for path in ["", "seeds/0", "nothing"] {
         let head = page.get(path).await.head;
         for header in [
             "content-security-policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; ",
@@ -243,7 +243,7 @@ async fn only_the_address_with_its_secret_opens_the_page() {
         (vec![("host", &own), ("origin", "null")], 403),
         (vec![("host", &localhost), ("origin", &origin)], 403),
     ] {
-        for path in ["", "seed"] {
+        for path in ["", "seeds/0"] {
             assert_eq!(
                 page.get_as(path, &headers).await.code,
                 code,
@@ -251,7 +251,7 @@ async fn only_the_address_with_its_secret_opens_the_page() {
             );
         }
     }
-    for path in ["/", "/seed", "/page.js", &format!("/{:032x}/", 0)] {
+    for path in ["/", "/seeds/0", "/page.js", &format!("/{:032x}/", 0)] {
         let answer = get(page.address(), path, &[("host", &own)]).await;
         assert_eq!(answer.code, 404, "{path}");
     }
@@ -264,7 +264,7 @@ async fn only_the_address_with_its_secret_opens_the_page() {
 #[tokio::test]
 async fn a_page_gets_the_seed_and_then_what_changes_until_a_program_is_lost() {
     let page = serve(healthy(&[SHOOT, "shoot--a--two"])).await;
-    let mut stream = page.get("seed").await;
+    let mut stream = page.get("seeds/0").await;
     assert!(
         stream.head.contains("content-type: text/event-stream"),
         "{}",
@@ -294,7 +294,7 @@ async fn a_page_gets_the_seed_and_then_what_changes_until_a_program_is_lost() {
         .message_with(|message| message.get("cells").is_none())
         .await;
     // A page that is opened now gets all.
-    let mut late = page.get("seed").await;
+    let mut late = page.get("seeds/0").await;
     let late = late.message().await;
     assert_eq!(
         (state(&late, SHOOT), state(&late, "shoot--a--two")),
@@ -345,11 +345,11 @@ async fn a_replica_that_refuses_more_streams_is_passed_over() {
 #[tokio::test]
 async fn a_page_of_several_seeds_shows_each_of_them() {
     let page = serve_beside(healthy(&[SHOOT]), away().await).await;
-    let mut first = page.get("seed?seed=0").await;
+    let mut first = page.get("seeds/0").await;
     first
         .message_with(|message| state(message, SHOOT) == Some("healthy"))
         .await;
-    let mut second = page.get("seed?seed=1").await;
+    let mut second = page.get("seeds/1").await;
     let lost = second
         .message_with(|message| message["programs"][0]["state"] == "lost")
         .await;
@@ -363,20 +363,23 @@ async fn a_page_of_several_seeds_shows_each_of_them() {
     page.services
         .change(|answers| answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired));
     second.message_with(|message| message["seeds"][0][1] == 1).await;
-    let mut shoot = page.get(&format!("shoots/{SHOOT}?seed=1")).await;
-    assert_eq!(shoot.message().await["state"], Value::Null);
-    for path in ["seed?seed=2", "seed?seed=x", "seed?other"] {
-        assert_eq!(page.get(path).await.code, 404, "{path}");
+    let mut shoot = page.get(&format!("seeds/1/{SHOOT}")).await;
+    assert_eq!(shoot.message().await["shoot"]["state"], Value::Null);
+    for (path, code) in [("seeds", 404), ("seeds/2", 404), ("seeds/x", 400)] {
+        assert_eq!(page.get(path).await.code, code, "{path}");
     }
 }
 
 #[tokio::test]
-async fn one_shoot_is_streamed_under_its_name() {
+async fn the_shoot_that_a_page_shows_is_in_its_stream() {
     let page = serve(healthy(&[SHOOT])).await;
-    let mut stream = page.get(&format!("shoots/{SHOOT}")).await;
-    stream.message_with(|message| message["state"] == "healthy").await;
-    let mut unknown = page.get("shoots/a%2F..%2Fnone").await;
-    let unknown = unknown.message().await;
+    let mut stream = page.get(&format!("seeds/0/{SHOOT}")).await;
+    assert_eq!(stream.message().await["title"], page.programs.address.as_str());
+    stream
+        .message_with(|message| message["shoot"]["state"] == "healthy")
+        .await;
+    let mut unknown = page.get("seeds/0/a%2F..%2Fnone").await;
+    let unknown = &unknown.message().await["shoot"];
     assert_eq!(
         (&unknown["name"], &unknown["state"]),
         (&"a/../none".into(), &Value::Null)
@@ -387,18 +390,23 @@ async fn one_shoot_is_streamed_under_its_name() {
 #[tokio::test]
 async fn connections_that_say_nothing_keep_no_page_out_and_are_closed() {
     let page = serve(healthy(&[SHOOT])).await;
-    let mut stream = page.get("seed").await;
+    let mut stream = page.get("seeds/0").await;
     let mut silent = Vec::new();
     for _ in 0..300 {
         silent.push(TcpStream::connect(page.address()).await.unwrap());
     }
     assert_eq!(page.get("").await.code, 200);
-    // Also the last of them, for which no other one makes room; and one that asks without the secret.
+    // One that asks without the secret ends with its answer.
     let host = page.address().to_string();
     let mut refused = TcpStream::connect(page.address()).await.unwrap();
-    let request = format!("GET /seed HTTP/1.1\r\nhost: {host}\r\n\r\n");
+    let request = format!("GET /seeds/0 HTTP/1.1\r\nhost: {host}\r\n\r\n");
     refused.write_all(request.as_bytes()).await.unwrap();
-    for mut connection in silent.into_iter().chain([refused]) {
+    let mut answer = String::new();
+    let ended = tokio::time::timeout(BOUND, refused.read_to_string(&mut answer)).await;
+    ended.unwrap().unwrap();
+    assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+    // Also the last of those that are silent, for which no other one makes room.
+    for mut connection in silent {
         let ended = tokio::time::timeout(BOUND, connection.read_to_end(&mut Vec::new())).await;
         // Reset is an end, too.
         assert!(ended.is_ok(), "a connection without the secret is still open");
@@ -414,11 +422,11 @@ async fn streams_are_limited_and_given_back() {
     let page = serve(healthy(&[SHOOT])).await;
     let mut open = Vec::new();
     for _ in 0..server::MAX_STREAMS {
-        let stream = page.get("seed").await;
+        let stream = page.get("seeds/0").await;
         assert_eq!(stream.code, 200);
         open.push(stream);
     }
-    for path in ["seed", &format!("shoots/{SHOOT}")] {
+    for path in ["seeds/0", &format!("seeds/0/{SHOOT}")] {
         let mut refused = page.get(path).await;
         assert_eq!(refused.code, 503);
         assert!(refused.until("\n").await.contains("Close other tabs"));
@@ -426,7 +434,7 @@ async fn streams_are_limited_and_given_back() {
     assert_eq!(page.get("").await.code, 200, "a file is no stream");
     open.pop();
     let given_back = async {
-        while page.get("seed").await.code != 200 {
+        while page.get("seeds/0").await.code != 200 {
             tokio::task::yield_now().await;
         }
     };

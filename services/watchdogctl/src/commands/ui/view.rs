@@ -1,4 +1,4 @@
-//! The messages to pages, about the seed and about one shoot. Pure: the clocks are arguments.
+//! The messages to pages, about the seed and about the shoot that a page shows. Pure: the clocks are arguments.
 
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ struct SeedMessage<'a> {
     at: i64,
     #[serde(flatten)]
     news: Option<&'a SeedNews>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shoot: Option<Value>,
 }
 
 /// Keeps the news that a page was sent last.
@@ -40,11 +42,12 @@ pub(crate) struct PageView {
 }
 
 impl PageView {
-    /// The message that brings the page up to date, and whether it needs that.
+    /// The message that brings a page up to date, which may show a shoot, and whether it needs that.
     pub(crate) fn next(
         &mut self,
         seed: &SeedModel,
         seeds: Vec<(String, usize)>,
+        shoot: Option<&str>,
         now: &ClockReading,
     ) -> (bool, String) {
         let view = Some(SeedNews {
@@ -58,9 +61,13 @@ impl PageView {
         let message = SeedMessage {
             at: now.unix_millis(),
             news: self.last.as_ref().filter(|_| is_news),
+            shoot: shoot.map(|name| shoot_view(seed, name, now)),
         };
         // One that cannot be written is a defect, and tells the page nothing.
-        (is_news, serde_json::to_string(&message).unwrap_or_default())
+        (
+            is_news || shoot.is_some(),
+            serde_json::to_string(&message).unwrap_or_default(),
+        )
     }
 }
 
@@ -109,14 +116,14 @@ fn line(name: &str, state: &str, more: &str, is_fine: bool) -> Value {
 }
 
 /// All about a shoot; only its name if it is not known. Verdict and scaling are messages of the API.
-pub(crate) fn shoot_message(seed: &SeedModel, name: &str, now: &ClockReading) -> String {
+fn shoot_view(seed: &SeedModel, name: &str, now: &ClockReading) -> Value {
     let record = seed.shoots.get(name);
     let scaling = record.and_then(|record| record.scaling.as_ref());
     let verdict = record.and_then(|record| record.verdict.as_ref());
     let incidents = scaling
         .into_iter()
         .flat_map(|scaling| ShootIncident::all(scaling, now.wall));
-    let message = json!({
+    json!({
         "name": name,
         "at": now.unix_millis(),
         "state": record.map(|record| seed.state(record, now)),
@@ -126,8 +133,7 @@ pub(crate) fn shoot_message(seed: &SeedModel, name: &str, now: &ClockReading) ->
         "isCurrent": seed.is_current(Program::ScalingCoordinator, now),
         "modeSource": scaling.map(|scaling| text::mode_source(scaling)),
         "incidents": incidents.map(|incident| incident_view(&incident)).collect::<Vec<_>>(),
-    });
-    message.to_string()
+    })
 }
 
 fn verdict_view(known: &KnownVerdict, now: &ClockReading) -> Value {

@@ -288,3 +288,24 @@ async fn the_choice_of_a_seed_opens_its_page() {
     assert_eq!(page.eval(chosen).await, serde_json::json!(["away", "1", 0]));
     page.close_at_home().await;
 }
+
+/// A browser opens six connections to one address.
+#[tokio::test(flavor = "multi_thread")]
+async fn four_tabs_of_a_page_are_live_with_a_shoot_open() {
+    let mut answers = healthy(&[SHOOT]);
+    lasting(&mut answers);
+    let Some(mut page) = OpenPage::open(serve(answers).await, 1280).await else {
+        return;
+    };
+    page.until("document.querySelector('.cell.healthy')").await;
+    let address = format!("{}#{SHOOT}", page.served.url);
+    let mut tabs = Vec::new();
+    for _ in 0..4 {
+        let mut tab = page.browser.open(&address, 1280).await.unwrap();
+        tab.until("document.querySelector('#part-verdict')")
+            .await
+            .unwrap();
+        tabs.push(tab);
+    }
+    page.close_at_home().await;
+}

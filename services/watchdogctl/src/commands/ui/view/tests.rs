@@ -72,7 +72,7 @@ fn message(model: &SeedModel, now: &ClockReading) -> Value {
 
 /// The next message to a page, and whether it has news.
 fn next(page: &mut PageView, model: &SeedModel, now: &ClockReading) -> (bool, Value) {
-    let (is_news, json) = page.next(model, Vec::new(), now);
+    let (is_news, json) = page.next(model, Vec::new(), None, now);
     (is_news, serde_json::from_str(&json).unwrap())
 }
 
@@ -127,7 +127,7 @@ fn texts_of_programs_are_printable() {
     model.on_verdicts(Update::Snapshot(items, missing), &now);
     let seed = message(&model, &now);
     assert_eq!(states(&seed)[0].0, "shoot-- a ");
-    let shoot = shoot_message(&model, "shoot-- a ", &now);
+    let shoot = shoot_view(&model, "shoot-- a ", &now).to_string();
     assert_parts(&shoot, &["\" [31mred \""]);
     assert_parts(line(&seed, 0), &["INCOMPLETE: replica -1 not reached"]);
     assert!(
@@ -261,7 +261,7 @@ fn the_strip_keeps_changes_of_the_counts_only_and_not_all_of_them() {
             Update::Upsert("a".to_owned(), received(verdict.clone(), &now)),
             &now,
         );
-        let shown: Value = serde_json::from_str(&shoot_message(&model, "a", &now)).unwrap();
+        let shown = shoot_view(&model, "a", &now);
         shown["samples"].as_array().unwrap().clone()
     };
     send(1, 1);
@@ -292,8 +292,7 @@ fn a_shoot_has_its_messages_how_long_the_verdict_is_valid_and_what_happened() {
     };
     model.on_scaling(Update::Upsert("a".to_owned(), received(scaling, &now)), &now);
     for (seconds, valid_for) in [(2, 10_000), (15, -3_000)] {
-        let shown = shoot_message(&model, "a", &at(start, seconds));
-        let shown: Value = serde_json::from_str(&shown).unwrap();
+        let shown = shoot_view(&model, "a", &at(start, seconds));
         let verdict = &shown["verdict"];
         assert_eq!(verdict["validForMillis"], valid_for);
         assert_eq!(verdict["observedMillisAgo"], (seconds + 1) * 1_000);
@@ -310,6 +309,6 @@ fn a_shoot_has_its_messages_how_long_the_verdict_is_valid_and_what_happened() {
             (&"everything restored".into(), &312.0.into())
         );
     }
-    let unknown: Value = serde_json::from_str(&shoot_message(&model, "b", &now)).unwrap();
+    let unknown = shoot_view(&model, "b", &now);
     assert_eq!((&unknown["name"], &unknown["state"]), (&"b".into(), &Value::Null));
 }
