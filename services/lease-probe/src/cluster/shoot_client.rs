@@ -35,8 +35,6 @@ pub struct ShootClient<C: Connector> {
     // How many leases and nodes are asked for at once.
     pages: [PageSize; 2],
     kept: KeptLists,
-    // How many leases were listed last.
-    leases: usize,
     // Lists of the machines that failed in a row.
     machines_failed: u32,
 }
@@ -58,7 +56,6 @@ impl<C: Connector> ShootClient<C> {
             pages: [PageSize::of::<LeaseItem>(), PageSize::of::<NodeItem>()],
             kept: KeptLists::new(&limits),
             connection: CachedConnection::new(connector, limits),
-            leases: 0,
             machines_failed: 0,
         }
     }
@@ -70,11 +67,9 @@ impl<C: Connector> ShootClient<C> {
     pub async fn leases(&mut self, access: &Access, budget: Budget) -> Result<LeaseList, ProbeFailure> {
         self.kept.check()?;
         let found = self.list::<LeaseItem>(access, budget).await?;
-        self.leases = found.items.len();
-        self.kept.remember(self.leases)?;
         let time = |instant| UnixTime(self.clock.micros_at(instant));
         let mut list = LeaseList {
-            leases: Vec::with_capacity(self.leases),
+            leases: Vec::with_capacity(found.items.len()),
             malformed: 0,
             revision: found.revision,
             sent: time(found.sent),
@@ -112,10 +107,15 @@ impl<C: Connector> ShootClient<C> {
         let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
         // On the heap: it is rare, and every probe would have room for it.
         let both = Box::pin(self.both_lists(access, budget));
-        let listed = begin(permit, NODE_LIST_HELD_FOR, both).await?;
-        // Nodes without a lease are also remembered.
-        self.kept.remember(self.leases.max(listed.0.len()))?;
-        Ok(listed)
+        begin(permit, NODE_LIST_HELD_FOR, both).await
+    }
+
+    /// This many leases and their nodes are remembered of all lists so far.
+    ///
+    /// # Errors
+    /// [`ProbeFailure::TooManyLeases`]: they must be forgotten.
+    pub fn remember(&mut self, leases: usize) -> Result<(), ProbeFailure> {
+        self.kept.remember(leases)
     }
 
     /// Waits until the connection to the API server ends unexpectedly. Safe to cancel.

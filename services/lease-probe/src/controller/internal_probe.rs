@@ -44,7 +44,9 @@ impl<R, C: Connector> Prober<R, C> {
             // A renew interval that has just changed applies from the next list on: no silence is proven until then.
             let rule = inputs.rule(self.state.renew_interval());
             let list = listed?;
-            let ahead = match self.state.leases(&list, rule, is_again) {
+            let step = self.state.leases(&list, rule, is_again);
+            self.client.remember(self.state.remembered())?;
+            let ahead = match step {
                 ProbeStep::Done(assessment) => return Ok(assessment),
                 ProbeStep::CountNodes(assessment) => {
                     let nodes = self.client.count_nodes(budget).await;
@@ -63,6 +65,7 @@ impl<R, C: Connector> Prober<R, C> {
                 (Err(failure), _) => return Err(failure),
             };
             let assessment = self.state.judge(&list, index, rule);
+            self.client.remember(self.state.remembered())?;
             let listed_lately = self.shared.now().since(list.received) <= STALE_LIST;
             if listed_lately || !assessment.outcome.is_loss() {
                 return Ok(assessment);

@@ -137,6 +137,12 @@ impl NodeIndex {
         eligible.map(|(name, _)| name)
     }
 
+    /// Number of nodes, those included that only a Machine names.
+    #[must_use]
+    pub(super) fn remembered(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// Number of nodes.
     #[must_use]
     pub fn count(&self) -> usize {

@@ -202,6 +202,13 @@ impl ProbeState {
         self.nodes = None;
     }
 
+    /// Leases, or nodes if those are more, that take memory: also those that the last list does not have.
+    #[must_use]
+    pub fn remembered(&self) -> usize {
+        let nodes = self.nodes.as_ref().map_or(0, NodeIndex::remembered);
+        self.renewals.remembered().max(nodes)
+    }
+
     /// The pace at which live kubelets of this shoot renew.
     #[must_use]
     pub fn renew_interval(&self) -> Duration {
@@ -344,6 +351,19 @@ mod tests {
         assert_eq!(done(leases(&mut state, 45, last)), Outcome::Healthy);
         // Both have missed a renewal.
         assert_eq!(leases(&mut state, 48, last), ProbeStep::ListNodes(None));
+    }
+
+    #[test]
+    fn nodes_without_a_lease_are_remembered_until_the_nodes_do_not_matter() {
+        let mut state = watching(0.0);
+        assert_eq!(state.remembered(), 3);
+        let last = &[0, 31, 32];
+        leases(&mut state, 35, last);
+        judge(&mut state, 35, last, &["n0", "n1", "n2", "a", "b"]);
+        leases(&mut state, 36, last);
+        assert_eq!(state.remembered(), 5);
+        leases(&mut state, 42, &[41, 41, 42]);
+        assert_eq!(state.remembered(), 3);
     }
 
     #[test]

@@ -143,6 +143,12 @@ impl Renewals {
         }
     }
 
+    /// Number of leases that are known.
+    #[must_use]
+    pub(super) fn remembered(&self) -> usize {
+        self.nodes.len()
+    }
+
     /// The leases that are known and that the last list does not have.
     pub fn missing(&self) -> impl Iterator<Item = &Arc<str>> {
         let missing = self.nodes.iter().filter(|(_, known)| known.listed != self.last);

@@ -3,5 +3,6 @@
 #![cfg(test)]
 
 mod external;
+mod memory;
 mod shoot;
 mod timeliness;

@@ -1,5 +1,6 @@
 //! A shoot whose kubelets renew at given moments, and whose API server takes its time to answer.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,9 @@ pub(crate) const EXPIRY_AGE: Millis = 33_000;
 /// A quarter of the default lease duration.
 pub(crate) const RENEW_INTERVAL: Millis = 10_000;
 
+/// One large answer at a time. A shoot may keep 1,010 leases.
+const ANSWER_MEMORY: usize = 2 << 20;
+
 /// For how long a shoot is probed.
 pub(crate) const LASTS: Millis = 420_000;
 
@@ -50,6 +54,8 @@ pub(crate) struct TestShoot {
     pub(crate) throttles_until: Millis,
     /// Until then the seed answers 429 to that list, and asks to be left alone until then.
     pub(crate) seed_throttles_until: Millis,
+    /// Its leases have other names in each list, and its nodes cannot be listed.
+    pub(crate) renames_leases: bool,
     /// The answers of the external endpoint, after which it hangs. There is none if it has no answers.
     pub(crate) external: Vec<Result<(), ProbeFailure>>,
 }
@@ -63,6 +69,7 @@ impl TestShoot {
             nodes_take: 20,
             throttles_until: 0,
             seed_throttles_until: 0,
+            renames_leases: false,
             external: Vec::new(),
         }
     }
@@ -83,6 +90,8 @@ pub(crate) struct Observed {
     pub(crate) probes: Vec<(Millis, Millis)>,
     /// The reported outcomes, with their times.
     pub(crate) reported: Vec<(Millis, Outcome)>,
+    /// Why probes failed.
+    pub(crate) failures: BTreeSet<&'static str>,
     /// When the nodes and machines were asked for.
     pub(crate) nodes_listed: Vec<Millis>,
     /// When the external endpoint was asked.
@@ -135,7 +144,13 @@ async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
         ..internal.clone()
     };
     let seed = internal.seed();
-    let shared = ProbeContext::new(seed, clock, "lease-probe-0".into(), 64 << 20, rand::random::<f64>);
+    let shared = ProbeContext::new(
+        seed,
+        clock,
+        "lease-probe-0".into(),
+        ANSWER_MEMORY,
+        rand::random::<f64>,
+    );
     let (_changes, inputs) = watch::channel(inputs);
     let observer = internal.clone();
     let prober = Prober::new(
@@ -199,13 +214,17 @@ impl ScriptedServer {
         let now = self.now();
         // A control plane writes all the time.
         let revision = |at: Millis| (at + 1_000_000_000).unsigned_abs();
+        let name = |node| match self.shoot.renames_leases {
+            true => format!("node-{node}-at-{now}"),
+            false => format!("node-{node}"),
+        };
         let lease = |node| {
             let last = self.shoot.last(node, now);
             let time =
                 |millis: Millis| jiff::Timestamp::from_microsecond(self.began + millis * 1_000).unwrap();
             json!({
                 "metadata": {
-                    "name": format!("node-{node}"),
+                    "name": name(node),
                     "resourceVersion": last.map_or(0, revision).to_string(),
                 },
                 "spec": { "leaseDurationSeconds": 40, "renewTime": last.map(|at| format!("{:.6}", time(at))) },
@@ -268,7 +287,11 @@ impl ScriptedServer {
         observed.reported.push((now, verdict.outcome));
         for (endpoint, reason) in verdict.failures.keys() {
             let is_expected = ["throttled", "machines_throttled", "list_timeout"].contains(reason);
-            assert!(is_expected || *endpoint == Endpoint::External, "{reason}");
+            assert!(
+                is_expected || *endpoint == Endpoint::External || self.shoot.renames_leases,
+                "{reason}"
+            );
+            observed.failures.insert(reason);
         }
     }
 }
@@ -296,7 +319,10 @@ impl Link for ScriptedServer {
                 let now = self.now();
                 self.observed.lock().nodes_listed.push(now);
                 tokio::time::sleep(Duration::from_millis(self.shoot.nodes_take.unsigned_abs())).await;
-                Ok(self.nodes())
+                match self.shoot.renames_leases {
+                    true => Ok(response(StatusCode::INTERNAL_SERVER_ERROR, None, &json!({}))),
+                    false => Ok(self.nodes()),
+                }
             }
             _ => Ok(response(StatusCode::OK, None, &json!({}))),
         }
