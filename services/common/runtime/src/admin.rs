@@ -12,6 +12,8 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderName, HeaderValue, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, sleep_until};
 
 use crate::admin_server;
 use crate::caller_quota::{Caller, CallerQuota, QuotaLimits};
@@ -71,16 +73,26 @@ pub async fn serve(listener: TcpListener, tls: Option<Tls>, admin: Admin) -> any
         .route("/readyz", get(readyz))
         .route("/metrics", get(scrape))
         .route("/log-level", put(set_log_level))
-        .with_state((admin, CallerQuota::new(SCRAPES)));
+        .with_state(AdminState {
+            admin,
+            scrapes: CallerQuota::new(SCRAPES),
+            rests_until: Arc::new(Mutex::new(Instant::now())),
+        });
     tokio::select! {
         () = upkeep => Ok(()),
         () = admin_server::serve(listener, tls, router) => Ok(()),
     }
 }
 
-type AdminState = State<(Admin, CallerQuota)>;
+#[derive(Clone)]
+struct AdminState {
+    admin: Admin,
+    scrapes: CallerQuota,
+    // Until then no metrics are rendered.
+    rests_until: Arc<Mutex<Instant>>,
+}
 
-async fn readyz(State((admin, _)): AdminState) -> (StatusCode, String) {
+async fn readyz(State(AdminState { admin, .. }): State<AdminState>) -> (StatusCode, String) {
     let (status, first) = if admin.readiness.is_ready() {
         (StatusCode::OK, Some("ready".to_owned()))
     } else {
@@ -92,39 +104,47 @@ async fn readyz(State((admin, _)): AdminState) -> (StatusCode, String) {
 
 /// The metrics, unless too many answers are on their way: one of 10,000 shoots is of 10 MB.
 async fn scrape(
-    State((admin, scrapes)): AdminState,
+    State(state): State<AdminState>,
     ConnectInfo(caller): ConnectInfo<SocketAddr>,
 ) -> Result<([(HeaderName, HeaderValue); 2], Body), (StatusCode, String)> {
     let caller = Caller::at(caller.ip().to_canonical());
-    let permit = scrapes.acquire(&caller, 1).map_err(|_| {
+    let permit = state.scrapes.acquire(&caller, 1).map_err(|_| {
         let why = format!(
             "too many answers to {} or in all are unread: read them first\n",
             caller.name
         );
         (StatusCode::SERVICE_UNAVAILABLE, why)
     })?;
-    let text = render(&admin);
+    let text = state.render().await;
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     let headers = [(CONTENT_TYPE, content_type), (CONTENT_LENGTH, text.len().into())];
     Ok((headers, in_parts(Body::from(text), permit)))
 }
 
-fn render(admin: &Admin) -> String {
-    let exporter = admin.process.metrics.as_ref();
-    let mut out = Exposition {
-        text: exporter.map(PrometheusHandle::render).unwrap_or_default(),
-    };
-    admin.readiness.collect(&mut out);
-    for collector in &admin.collectors {
-        collector.collect(&mut out);
+impl AdminState {
+    /// Renders one text at a time, and rests for as long as that took: whatever scrapers do, they get half of a core at
+    /// most.
+    async fn render(&self) -> String {
+        let mut rests_until = self.rests_until.lock().await;
+        sleep_until(*rests_until).await;
+        let began = Instant::now();
+        let exporter = self.admin.process.metrics.as_ref();
+        let mut out = Exposition {
+            text: exporter.map(PrometheusHandle::render).unwrap_or_default(),
+        };
+        self.admin.readiness.collect(&mut out);
+        for collector in &self.admin.collectors {
+            collector.collect(&mut out);
+        }
+        *rests_until = Instant::now() + began.elapsed();
+        out.text
     }
-    out.text
 }
 
 /// Only from the host or the Pod itself, which is where `kubectl port-forward` comes from: a caller that may read the
 /// metrics must not be able to silence the log.
 async fn set_log_level(
-    State((admin, _)): AdminState,
+    State(AdminState { admin, .. }): State<AdminState>,
     ConnectInfo(caller): ConnectInfo<SocketAddr>,
     body: Body,
 ) -> (StatusCode, String) {
@@ -174,8 +194,12 @@ mod tests {
             collectors: Vec::new(),
         };
         let put = async |caller: &str, body: Body| {
-            let state = State((admin.clone(), CallerQuota::new(SCRAPES)));
-            set_log_level(state, ConnectInfo(caller.parse().unwrap()), body).await
+            let state = AdminState {
+                admin: admin.clone(),
+                scrapes: CallerQuota::new(SCRAPES),
+                rests_until: Arc::new(Mutex::new(Instant::now())),
+            };
+            set_log_level(State(state), ConnectInfo(caller.parse().unwrap()), body).await
         };
         let never = || Body::from_stream(tokio_stream::pending::<io::Result<&str>>());
         for caller in ["10.0.0.7:4711", "[2001:db8::1]:4711", "[::ffff:10.0.0.7]:4711"] {

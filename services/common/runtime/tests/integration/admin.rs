@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
@@ -13,6 +14,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use watchdog_runtime::admin::{self, Admin};
 use watchdog_runtime::allowed_clients::AllowedClients;
+use watchdog_runtime::metrics::{Collector, Exposition};
 use watchdog_runtime::process::Process;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::tls::{CertificateSource, Tls};
@@ -23,6 +25,10 @@ use crate::process::exchange;
 use crate::server::SERVER;
 
 async fn serve(tls: Option<Tls>) -> SocketAddr {
+    serve_collected(tls, Vec::new()).await
+}
+
+async fn serve_collected(tls: Option<Tls>, collectors: Vec<Arc<dyn Collector>>) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let allowed = AllowedClients::named(&[SERVER.to_owned()], &["scraper.test".to_owned()]);
@@ -30,7 +36,7 @@ async fn serve(tls: Option<Tls>) -> SocketAddr {
     let admin = Admin {
         readiness: Readiness::default(),
         process: Process::default(),
-        collectors: Vec::new(),
+        collectors,
     };
     tokio::spawn(admin::serve(listener, tls, admin));
     address
@@ -160,4 +166,42 @@ async fn a_kept_connection_ends_when_its_authority_is_not_trusted_any_more() {
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
     let open = began.elapsed();
     assert!(open <= Duration::from_secs(6), "{open:?}");
+}
+
+/// Counts how often it is read, which takes as long as the series of 10,000 shoots do.
+struct SlowCollector(Arc<AtomicU32>);
+
+const COLLECTING: Duration = Duration::from_millis(50);
+
+impl Collector for SlowCollector {
+    fn collect(&self, _: &mut Exposition) {
+        std::thread::sleep(COLLECTING);
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A request without an answer to read holds no place, and many of them fit into one packet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn however_many_ask_for_metrics_takes_half_of_a_core_at_most() {
+    let collected = Arc::new(AtomicU32::new(0));
+    let began = tokio::time::Instant::now();
+    let address = serve_collected(None, vec![Arc::new(SlowCollector(collected.clone()))]).await;
+    let mut scrapers = Vec::new();
+    for _ in 0..8 {
+        let mut scraper = TcpStream::connect(address).await.unwrap();
+        let requests = "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(64);
+        scraper.write_all(requests.as_bytes()).await.unwrap();
+        scrapers.push(scraper);
+    }
+    for _ in 0..5 {
+        let probe = TcpStream::connect(address).await.unwrap();
+        assert_eq!(exchange(probe, "GET", "/healthz", "").await.0, 200);
+        tokio::time::sleep(4 * COLLECTING).await;
+    }
+    let collected = collected.load(Ordering::Relaxed);
+    let elapsed = began.elapsed();
+    assert!(
+        collected > 0 && (collected - 1) * 2 * COLLECTING <= elapsed,
+        "{collected} in {elapsed:?}"
+    );
 }
