@@ -73,7 +73,7 @@ impl ProbeState {
     }
 
     /// Takes in a complete list of the leases and judges them. `is_again` is true if they are listed once more because
-    /// the nodes and machines took long: those are good enough for a loss if they were asked for after the kubelets had
+    /// their list was old: nodes and machines are good enough for a loss if they were asked for after the kubelets had
     /// missed a renewal.
     pub fn leases(&mut self, list: &LeaseList, rule: ExpiryRule, is_again: bool) -> ProbeStep {
         self.renewals.observe(list, longest_pause(rule.grace));
@@ -171,6 +171,12 @@ impl ProbeState {
     /// The answered time of the API server, to note what suggests that it did not answer.
     pub const fn answered_mut(&mut self) -> &mut AnsweredTime {
         self.renewals.answered_mut()
+    }
+
+    /// The answer to the last list was held up.
+    #[must_use]
+    pub const fn was_held_up(&self) -> bool {
+        self.renewals.was_held_up()
     }
 
     /// The external endpoint did or did not answer while the leases were listed at `now`; `threshold` is

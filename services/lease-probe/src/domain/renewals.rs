@@ -69,6 +69,7 @@ pub struct Renewals {
     // The moment of the last list, and how long its answer took.
     last: UnixTime,
     latency: Duration,
+    was_held_up: bool,
     answered: AnsweredTime,
     renew_interval: Option<Duration>,
 }
@@ -86,6 +87,7 @@ impl Renewals {
         let latency = list.received.since(list.sent);
         let usual = 2 * std::mem::replace(&mut self.latency, latency);
         let was_held_up = latency > usual + HELD_UP;
+        self.was_held_up = was_held_up;
         let as_of = if was_held_up { list.received } else { list.sent };
         let previous = std::mem::replace(&mut self.last, as_of);
         // The revision of a renewal, when it was sent by the estimate of the node's clock, the earliest time at which
@@ -141,6 +143,12 @@ impl Renewals {
         if self.nodes.len() > list.leases.len() + MOST_MISSING {
             self.forget_missing(|_| true);
         }
+    }
+
+    /// The answer to the last list was held up.
+    #[must_use]
+    pub const fn was_held_up(&self) -> bool {
+        self.was_held_up
     }
 
     /// Number of leases that are known.

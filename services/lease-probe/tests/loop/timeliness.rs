@@ -143,6 +143,22 @@ fn a_loss_does_not_rest_on_an_old_list_of_leases() {
     assert_eq!(first_loss(&observed), None, "{:?}", observed.around(reported));
 }
 
+/// The way back is broken, or this process is stopped, when the loss is proven, and nodes renew meanwhile.
+#[test]
+fn a_loss_does_not_rest_on_an_answer_that_was_held_up() {
+    let lost = run(TestShoot::new(silent_until(LASTS)), "10s");
+    let reported = first_loss(&lost).unwrap();
+    let shoot = |back| TestShoot {
+        holds_up: reported - 100..reported + 5_000,
+        ..TestShoot::new(silent_until(back))
+    };
+    let observed = run(shoot(reported + 500), "10s");
+    assert_eq!(first_loss(&observed), None, "{:?}", observed.around(reported));
+    let observed = run(shoot(LASTS), "10s");
+    let late = first_loss(&observed).unwrap() - reported;
+    assert!((5_000..5_200).contains(&late), "{late} ms");
+}
+
 /// They were asked for after the kubelets had missed renewals, so they show why a kubelet is silent.
 #[test]
 fn a_loss_is_reported_by_nodes_and_machines_that_take_15_s() {

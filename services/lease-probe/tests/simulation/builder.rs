@@ -23,6 +23,8 @@ pub(crate) struct Builder {
     pub(crate) interval: Micros,
     probers: Vec<TimeSpan>,
     pub(crate) second: Option<SecondWitness>,
+    /// When the process of the prober is stopped.
+    pub(crate) stops: Vec<TimeSpan>,
     ends: Micros,
 }
 
@@ -47,6 +49,7 @@ impl Builder {
             interval,
             probers: vec![TimeSpan::from_on(0)],
             second: None,
+            stops: vec![],
             ends: 0,
         };
         builder.add_shoot(nodes);
@@ -200,6 +203,7 @@ impl Builder {
             interval: self.interval,
             probers: self.probers,
             second: self.second,
+            stops: self.stops,
             shoots: self.shoots,
         }
     }

@@ -159,6 +159,14 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("prober cut off", &[outages::prober_cut]),
         class("prober cut off, loss", &[outages::prober_cut, LOSS_AT_50_TO_150_S])
             .may_be_late("kube-controller-manager reaches the API server and lease-probe does not"),
+        class("prober cut off, loss that heals", &[outages::prober_cut_in_a_loss_that_heals])
+            .may_be_late("kube-controller-manager reaches the API server and lease-probe does not"),
+        class("prober stopped", &[outages::prober_stopped]),
+        class("prober stopped, outage", &[outages::prober_stopped, UP_TO_60_S]),
+        class("prober stopped, loss", &[outages::prober_stopped, LOSS_AT_50_TO_150_S])
+            .may_be_late("a process that is stopped sees nothing"),
+        class("prober stopped, loss that heals", &[outages::prober_stopped_in_a_loss_that_heals])
+            .may_be_late("a process that is stopped sees nothing"),
         class("shared limiter, outage of all and loss of some", &[outages::shared_limiter])
             .may_be_late(SHORT_OUTAGES)
             .one_in(20),

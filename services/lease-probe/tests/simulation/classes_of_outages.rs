@@ -195,6 +195,39 @@ pub(crate) fn prober_cut(history: &mut Builder) {
     history.until(to);
 }
 
+/// All nodes are cut off until about when the loss is proven. Returns a span that begins at about that time, too.
+fn loss_that_heals(history: &mut Builder) -> TimeSpan {
+    let (at, lasts) = (history.some_time(), history.random.seconds(28.0, 45.0));
+    history.cut(1.0, at, at + lasts);
+    let from = at + history.random.seconds(28.0, 42.0);
+    let to = from + history.random.seconds(0.5, 15.0);
+    history.until(to);
+    TimeSpan::new(from, to)
+}
+
+/// An answer that comes after the end of the cut may be older than the last renewals.
+pub(crate) fn prober_cut_in_a_loss_that_heals(history: &mut Builder) {
+    let cut = loss_that_heals(history);
+    history.shoot().prober_cuts.push(cut);
+}
+
+/// The process is stopped for some time, by a signal or with its machine.
+pub(crate) fn prober_stopped(history: &mut Builder) {
+    let mut at = history.random.between(30 * SECOND, 130 * SECOND);
+    for _ in 0..1 + history.random.below(3) {
+        let longest = history.random.pick(&[1.0, 3.0, 8.0, 15.0, 40.0, 90.0]);
+        let to = at + history.random.seconds(longest / 2.0, longest);
+        history.stops.push(TimeSpan::new(at, to));
+        history.until(to);
+        at = to + history.random.seconds(0.1, 30.0);
+    }
+}
+
+pub(crate) fn prober_stopped_in_a_loss_that_heals(history: &mut Builder) {
+    let stop = loss_that_heals(history);
+    history.stops.push(stop);
+}
+
 /// All shoots of a prober lose their API servers at once, one in twenty really loses its nodes within. `SHOOTS` says
 /// how many.
 pub(crate) fn shared_limiter(history: &mut Builder) {

@@ -55,6 +55,8 @@ impl Account<'_> {
         );
         let cuts = script.prober_cuts.iter();
         lines.extend(cuts.map(|cut| format!("prober cut off {}", span(cut.from, cut.to))));
+        let stops = history.stops.iter();
+        lines.extend(stops.map(|stop| format!("prober stopped {}", span(stop.from, stop.to))));
         let cuts = script.external_cuts.iter().flatten();
         lines.extend(cuts.map(|cut| format!("external endpoint cut off {}", span(cut.from, cut.to))));
         let absences = script.absences.iter();

@@ -82,6 +82,8 @@ pub(crate) struct History {
     pub(crate) interval: Micros,
     pub(crate) probers: Vec<TimeSpan>,
     pub(crate) second: Option<SecondWitness>,
+    /// When the processes of all probers are stopped.
+    pub(crate) stops: Vec<TimeSpan>,
     pub(crate) shoots: Vec<ShootScript>,
 }
 

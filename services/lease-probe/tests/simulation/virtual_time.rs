@@ -93,6 +93,14 @@ pub(crate) fn probe(history: &History, shoots: &[Arc<PlayedShoot>]) -> Vec<Probe
         .unwrap();
     runtime.block_on(async {
         let clock = VirtualClock::start();
+        let stops = history.stops.clone();
+        tokio::spawn(async move {
+            for stop in stops {
+                clock.sleep_until(stop.from).await;
+                // What happens meanwhile is found at the end.
+                tokio::time::advance(duration(stop.to - clock.now())).await;
+            }
+        });
         let Some(second) = &history.second else {
             return witness(clock, history, (0, &history.probers), shoots).await;
         };
