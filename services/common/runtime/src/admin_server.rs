@@ -1,6 +1,7 @@
 //! The connections of the admin endpoint, with limits: the kubelet's probes are answered whatever a scraper does, even
 //! one that comes from the same node.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -28,6 +29,9 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection lives at most this long: a client that reads its answer more slowly gets no more of it.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// After this time it gets no other request, or the end would find scrapers in the middle of an answer.
+const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
 
 /// A connection with a file descriptor of the reserve ends after its first answer, and after this time at the latest.
 const RESERVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -100,6 +104,11 @@ async fn serve_http1(
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(16 * 1024)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let mut served = pin!(served);
+    if let Ok(ended) = timeout(KEEP_ALIVE_TIME, served.as_mut()).await {
+        return Ok(ended?);
+    }
+    served.as_mut().graceful_shutdown();
     Ok(served.await?)
 }
 

@@ -142,6 +142,29 @@ async fn a_connection_on_which_nothing_comes_is_closed_with_and_without_tls() {
     }
 }
 
+/// One that asks every 5 s is under way when its connection has been open for a minute.
+#[tokio::test]
+async fn a_kept_connection_ends_between_two_answers() {
+    let address = serve(None).await;
+    let mut scraper = TcpStream::connect(address).await.unwrap();
+    tokio::time::pause();
+    let began = tokio::time::Instant::now();
+    loop {
+        let request = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        if scraper.write_all(request).await.is_err()
+            || scraper.read(&mut [0; 1 << 16]).await.unwrap_or(0) == 0
+        {
+            break;
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+    let open = began.elapsed();
+    assert!(
+        open <= Duration::from_secs(36),
+        "a scrape that began after {open:?} has little time"
+    );
+}
+
 /// As one to the gRPC API. Without that, an idle one ends after 10 s by the same clock.
 #[tokio::test]
 async fn a_kept_connection_ends_when_its_authority_is_not_trusted_any_more() {
