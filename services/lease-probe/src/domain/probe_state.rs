@@ -5,7 +5,7 @@ use std::time::Duration;
 use watchdog_api::unix_time::UnixTime;
 
 use super::answered::{AnsweredTime, RENEWS_WITHIN_INTERVALS};
-use super::assessment::{Assessment, ExpiryRule, ExternalOutage, assess};
+use super::assessment::{Assessment, ExpiryRule, ExternalOutage, assess, required};
 use super::candidates::{Exclusion, NodeIndex};
 use super::lease_list::{LeaseList, MIN_SPACING};
 use super::outcome::Outcome;
@@ -127,10 +127,12 @@ impl ProbeState {
             return None;
         }
         let judged = self.assess(list, Some(nodes), rule);
-        // Nor is a shoot called healthy by old nodes while its kubelets are silent: the reason why some of them do not
-        // count may be over.
-        let is_silent = judged.outcome == Outcome::Healthy && (urgent || judged.urgent);
-        let turns = (judged.outcome.is_loss() || is_silent) && !self.settled.is_loss();
+        // Nor is a shoot called healthy by old nodes while its kubelets are silent, or where one node less makes a loss:
+        // the reason why some do not count may be over, or one more may have one.
+        let required = required(judged.candidates.saturating_sub(1), rule.threshold);
+        let is_near = urgent || judged.urgent || judged.expired >= required;
+        let is_doubtful = judged.outcome == Outcome::Healthy && is_near;
+        let turns = (judged.outcome.is_loss() || is_doubtful) && !self.settled.is_loss();
         // The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them
         // before the kubelet falls silent, and an expired lease has been silent for longer than this. But a reason that
         // is over since does not show, and an external endpoint that is away makes silence count that is hardly older.
@@ -357,6 +359,27 @@ mod tests {
         assert_eq!(done(leases(&mut state, 45, last)), Outcome::Healthy);
         // Both have missed a renewal.
         assert_eq!(leases(&mut state, 48, last), ProbeStep::ListNodes(None));
+    }
+
+    /// The Machine of a node that renews may be Terminating since.
+    #[test]
+    fn a_shoot_is_not_called_healthy_by_old_nodes_where_one_node_less_makes_a_loss() {
+        let mut state = ProbeState::at_place(0.0);
+        leases(&mut state, -8, &[-9, -9, -9, -9]);
+        state.reported(&Outcome::Healthy);
+        leases(&mut state, 5, &[0, 0, 1, 2]);
+        let half = &[0, 0, 31, 32];
+        for second in [15, 25] {
+            leases(&mut state, second, half);
+        }
+        assert_eq!(leases(&mut state, 35, half), ProbeStep::ListNodes(None));
+        let judged = judge(&mut state, 35, half, &["n0", "n1", "n2", "n3"]);
+        assert_eq!((judged.outcome, judged.expired), (Outcome::Healthy, 2));
+        assert_eq!(done(leases(&mut state, 45, &[0, 0, 41, 42])), Outcome::Healthy);
+        assert_eq!(
+            leases(&mut state, 48, &[0, 0, 41, 42]),
+            ProbeStep::ListNodes(None)
+        );
     }
 
     #[test]
