@@ -225,7 +225,7 @@ def test_fixed_limits_are_those_of_the_code():
     pause, age = number(coordinator, "TRY_PAUSE") / 1000, number(runtime, "MAX_AGE") // 60
     election = body("impl Default for ElectionTiming")
     lease, deadline, retry = re.findall(r"\w+: Duration::from_secs\((\d+)\)", election)
-    timeout = number(runtime, "TIMEOUT")
+    timeout, lifetime = number(runtime, "TIMEOUT"), number(runtime, "CONNECTION_TIMEOUT")
     kib = {name: number(runtime, name) >> 10 for name in ("MAX_REQUEST_BYTES", "MAX_HEADER_BYTES")}
     rows = [
         f"| connections | {' | '.join(f'{count:,}' for count in connections)} |",
@@ -252,7 +252,8 @@ def test_fixed_limits_are_those_of_the_code():
         "later |",
         f"| time to read a request; to write an answer other than a stream | {timeout} s; {timeout} s |",
         f"| size of a request; of its headers | {'; '.join(f'{size} KiB' for size in kib.values())} |",
-        f"| connections | {number(runtime, 'MAX_CONNECTIONS')}, for {number(runtime, 'CONNECTION_TIMEOUT')} s each. ",
+        f"| connections | {number(runtime, 'MAX_CONNECTIONS')}, for {lifetime} s each, the last "
+        f"{lifetime - number(runtime, 'KEEP_ALIVE_TIME')} s without another request. ",
         f"| concurrent answers of `/metrics`; to one address | {scrapes[0]}; {scrapes[-1]} |",
         f"| log lines that wait for standard error | {number(runtime, 'MAX_WAITING_LINES'):,}; ",
     ]

@@ -127,8 +127,8 @@ impl ProbeState {
             return None;
         }
         let judged = self.assess(list, Some(nodes), rule);
-        // Nor is a shoot called healthy by old nodes while its kubelets are silent, or where one node less makes a loss:
-        // the reason why some do not count may be over, or one more may have one.
+        // Nor is a shoot called healthy by old nodes while its kubelets are silent, or where one node less makes a
+        // loss: the reason why some do not count may be over, or one more may have one.
         let required = required(judged.candidates.saturating_sub(1), rule.threshold);
         let is_near = urgent || judged.urgent || judged.expired >= required;
         let is_doubtful = judged.outcome == Outcome::Healthy && is_near;

@@ -85,6 +85,8 @@ const SHORT_OUTAGES: &str =
 const FAILED_RENEWALS: &str = "kube-controller-manager marks living nodes whose renewals fail for 40 s";
 const IDLE: &str = "an API server that nobody else uses shows only every 10 s that it takes writes";
 const SHORT_GRACE: &str = "the grace period is shorter than the silence that proves a loss takes";
+const SLOW_LISTS: &str = "lists are up to 8 s late; kube-controller-manager has a watch";
+const THROTTLED: &str = "the API server asks lease-probe to leave it alone for 10 s each time";
 const ABSENT: &str = "what cannot be listed cannot be judged";
 const CAUGHT_UP: &str =
     "an API server that has caught up shows old renewals late, so its witness confirms some seconds later";
@@ -173,7 +175,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("one failed request in a loss", &[|h| faults::failing_once(h, &[500, 503])])
             .may_be_late("a failure may end an outage of 10 s that no list saw (ADR 0001)"),
         class("one 429 in a loss", &[|h| faults::failing_once(h, &[429])])
-            .may_be_late("the API server asks lease-probe to leave it alone for 10 s"),
+            .may_be_late(THROTTLED),
         class("500 for 10 to 50 % of the requests", &[|h| faults::errors(h, 0.1, 0.5)]),
         class("500 for 50 to 90 % of the requests", &[|h| faults::errors(h, 0.5, 0.9)]).may_be_late(FAILED_RENEWALS),
         class(
@@ -188,7 +190,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         .may_be_late("the API server answers less than every second request of lease-probe"),
         class("429", &[faults::throttled]),
         class("429, loss", &[faults::throttled, LOSS_AT_60_TO_140_S])
-            .may_be_late("the API server asks lease-probe to leave it alone for 10 s each time"),
+            .may_be_late(THROTTLED),
         class("401 for lease-probe", &[faults::unauthorized]),
         class(
             "401 for lease-probe, loss",
@@ -200,7 +202,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("401 or 403 for everybody", &[faults::refused_to_everybody]).may_be_late(FAILED_RENEWALS),
         class("slow answers", &[faults::slow]),
         class("slow answers, loss", &[faults::slow, LOSS_AT_60_TO_140_S])
-            .may_be_late("lists take up to 8 s; kube-controller-manager has a watch"),
+            .may_be_late(SLOW_LISTS),
         class("connections closed after each answer", &[faults::closes]),
         class(
             "connections closed after each answer, loss",
@@ -217,7 +219,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         ),
         class("stale lists", &[faults::stale]),
         class("stale lists, loss", &[faults::stale, LOSS_AT_60_TO_140_S])
-            .may_be_late("lists are up to 8 s old; kube-controller-manager has a watch"),
+            .may_be_late(SLOW_LISTS),
         class("external endpoint away", &[faults::external_away, faults::perhaps_outage]),
         class(
             "external endpoint away, loss",
