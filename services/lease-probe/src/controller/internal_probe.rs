@@ -7,14 +7,9 @@ use super::prober::Prober;
 use crate::cluster::transport::{Budget, Connector};
 use crate::domain::assessment::Assessment;
 use crate::domain::candidates::NodeIndex;
-use crate::domain::lease_list::LeaseList;
 use crate::domain::outcome::ProbeFailure;
 use crate::domain::probe_state::ProbeStep;
 use crate::domain::schedule::MACHINES_PAUSE;
-
-/// A loss rests on a list of leases that is no older than this when it is reported: its answer may have been held up,
-/// lists of nodes and machines may take long, and the leases may be renewed meanwhile.
-const STALE_LIST: Duration = Duration::from_secs(2);
 
 impl<R, C: Connector> Prober<R, C> {
     /// Takes over why the API server may have been away.
@@ -48,7 +43,11 @@ impl<R, C: Connector> Prober<R, C> {
             let step = self.state.leases(&list, rule, is_again);
             self.client.remember(self.state.remembered())?;
             let ahead = match step {
-                ProbeStep::Done(assessment) if self.is_recent(&list, &assessment) => return Ok(assessment),
+                ProbeStep::Done(assessment)
+                    if self.state.is_recent(&list, &assessment, self.shared.now()) =>
+                {
+                    return Ok(assessment);
+                }
                 ProbeStep::Done(_) => {
                     is_again = true;
                     continue;
@@ -71,22 +70,11 @@ impl<R, C: Connector> Prober<R, C> {
             };
             let assessment = self.state.judge(&list, index, rule);
             self.client.remember(self.state.remembered())?;
-            if self.is_recent(&list, &assessment) {
+            if self.state.is_recent(&list, &assessment, self.shared.now()) {
                 return Ok(assessment);
             }
             is_again = true;
         }
-    }
-
-    /// Returns false for a loss if the leases may have been renewed since the list. An API server that always takes its
-    /// time is no reason for that: another list would take as long.
-    fn is_recent(&self, list: &LeaseList, found: &Assessment) -> bool {
-        let as_of = if self.state.was_held_up() {
-            list.sent
-        } else {
-            list.received
-        };
-        !found.outcome.is_loss() || self.shared.now().since(as_of) <= STALE_LIST
     }
 
     /// Lists the nodes and machines. While the seed wants to be left alone, only the leases are listed.

@@ -24,6 +24,10 @@ const LONGEST_LEAD: f64 = 1.1;
 /// and for most of the pause after a 429.
 const SPREAD: f64 = 0.45;
 
+/// A loss rests on a list of leases that is no older than this when it is reported: its answer may have been held up,
+/// lists of nodes and machines may take long, and the leases may be renewed meanwhile.
+const STALE_LIST: Duration = Duration::from_secs(2);
+
 /// The state kept between two probes of a shoot.
 #[derive(Debug, Clone)]
 pub struct ProbeState {
@@ -175,10 +179,16 @@ impl ProbeState {
         self.renewals.answered_mut()
     }
 
-    /// The answer to the last list was held up.
+    /// Returns false for a loss if the leases may have been renewed since `list`, the last one. An API server that
+    /// always takes its time is no reason for that: another list would take as long.
     #[must_use]
-    pub const fn was_held_up(&self) -> bool {
-        self.renewals.was_held_up()
+    pub fn is_recent(&self, list: &LeaseList, found: &Assessment, now: UnixTime) -> bool {
+        let as_of = if self.renewals.was_held_up() {
+            list.sent
+        } else {
+            list.received
+        };
+        !found.outcome.is_loss() || now.since(as_of) <= STALE_LIST
     }
 
     /// The external endpoint did or did not answer while the leases were listed at `now`; `threshold` is

@@ -147,7 +147,7 @@ impl Renewals {
 
     /// The answer to the last list was held up.
     #[must_use]
-    pub const fn was_held_up(&self) -> bool {
+    pub(super) const fn was_held_up(&self) -> bool {
         self.was_held_up
     }
 
