@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::simulation::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec};
 use kube::Client;
 use kube::config::{Config, Kubeconfig};
+use tokio::runtime::Builder;
 use watchdog_proto::probe::v1 as probe;
 
 use crate::binaries;
@@ -15,11 +16,15 @@ use crate::history::timeline::{Dependant, Fact, Recorder, Timeline};
 use crate::history::{self, History, HistoryReport};
 use crate::process::Command;
 use crate::scratch::Scratch;
+use crate::separate_runtime::SeparateRuntime;
 use crate::wait::{self, BOUND};
 use crate::watchdog::{self, Service, Setup};
 
 /// A sandbox runs faster than a real shoot by this factor: a grace period of 8 s.
 const SPEED: f64 = 5.0;
+
+/// Of a sandbox.
+const THREADS: usize = 2;
 
 /// The user that the test itself is on the seed; a service is the user of its name.
 const ADMINISTRATOR: &str = "administrator";
@@ -38,6 +43,9 @@ pub struct SandboxFixture {
     pub timeline: Arc<Timeline>,
     timing: SimTiming,
     _recorder: Recorder,
+    /// The seed and its shoots: with as many API servers as a test may have, one runtime would leave the test no time
+    /// to shake hands with a service.
+    _runtime: SeparateRuntime,
 }
 
 /// Times of the simulation.
@@ -121,7 +129,10 @@ impl SandboxFixture {
             timing: timing.clone(),
             shoots,
         };
-        let sandbox = Sandbox::start(config).await?;
+        let mut threads = Builder::new_multi_thread();
+        threads.worker_threads(THREADS).thread_name("sandbox");
+        let runtime = SeparateRuntime::start(threads)?;
+        let sandbox = runtime.run(Sandbox::start(config)).await?;
         let seed = client(&sandbox.seed().kubeconfig(ADMINISTRATOR)).await?;
         let (timeline, recorder) = Timeline::start(&seed).await?;
         Ok(Self {
@@ -132,6 +143,7 @@ impl SandboxFixture {
             timeline,
             timing,
             _recorder: recorder,
+            _runtime: runtime,
         })
     }
 

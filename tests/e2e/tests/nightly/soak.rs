@@ -65,9 +65,8 @@ async fn run(period: Duration) -> anyhow::Result<()> {
     let fixture = Arc::new(seed().await?);
     let (lease_probe, coordinator, weeder) =
         tokio::try_join!(fixture.lease_probe(), fixture.coordinator(), fixture.weeder())?;
-    let _verdicts = fixture
-        .timeline
-        .record_verdicts(fixture.setup.channel(&lease_probe)?);
+    let channel = fixture.setup.channel(&lease_probe)?;
+    let _verdicts = fixture.timeline.record_verdicts(channel).await?;
     let services = [lease_probe, coordinator, weeder];
     let shoots = fixture.sandbox.shoots();
     let mut measures = [const { Measures::new() }; 3];

@@ -53,7 +53,7 @@ impl Seed {
         for service in [&lease_probe, &coordinator, &weeder] {
             service.wait_ready().await?;
         }
-        let verdicts = timeline.record_verdicts(setup.channel(&lease_probe)?);
+        let verdicts = timeline.record_verdicts(setup.channel(&lease_probe)?).await?;
         Ok(Self {
             client,
             timeline,

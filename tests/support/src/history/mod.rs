@@ -135,6 +135,8 @@ pub struct HistoryReport {
     /// How shoots changed hands.
     pub handovers: Handovers,
     pub violations: Vec<Violation>,
+    /// What is known of each shoot with a violation, for people.
+    pub timelines: BTreeMap<String, Vec<TimelineEntry>>,
 }
 
 /// The content of a record.
@@ -197,7 +199,12 @@ impl History {
             let begin = entries.first().map(|entry| entry.at);
             let arrivals = self.arrivals(shoot);
             entries.extend(arrivals.filter(|arrival| Some(arrival.at) >= begin));
-            report.violations.extend(violations(shoot, &entries, expected));
+            let found = violations(shoot, &entries, expected);
+            if !found.is_empty() {
+                entries.sort_by_key(|entry| entry.at);
+                report.timelines.insert(shoot.to_owned(), entries);
+            }
+            report.violations.extend(found);
         }
         report
     }
@@ -338,6 +345,12 @@ impl fmt::Display for HistoryReport {
         write!(f, "actions {:?}, {:?}", self.actions, self.handovers)?;
         for violation in &self.violations {
             write!(f, "\n  {violation}")?;
+        }
+        for (shoot, entries) in &self.timelines {
+            write!(f, "\n  {shoot}:")?;
+            for entry in entries {
+                write!(f, "\n    {} {:?}", entry.at, entry.fact)?;
+            }
         }
         Ok(())
     }

@@ -11,17 +11,18 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::api::{DynamicObject, ListParams};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource, ResourceExt};
 use parking_lot::Mutex;
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 use tonic::transport::Channel;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_proto::probe::v1::{Outcome, WatchVerdictsRequest, watch_verdicts_response};
+use watchdog_proto::probe::v1::watch_verdicts_response::Event;
+use watchdog_proto::probe::v1::{Outcome, WatchVerdictsRequest};
 
 use crate::fixtures::{CA, KCM, MCM};
 use crate::real::cluster_resource;
@@ -158,26 +159,42 @@ impl Timeline {
         self.changed.send_replace(());
     }
 
-    /// Adds every verdict of a lease-probe while the handle lives.
-    #[must_use = "no verdict is added any more when this is dropped"]
-    pub fn record_verdicts(self: &Arc<Self>, lease_probe: Channel) -> AbortOnDropHandle<()> {
-        let timeline = self.clone();
-        AbortOnDropHandle::new(tokio::spawn(async move {
+    /// Adds every verdict of a lease-probe while the handle lives, from the first snapshot on, which is there when this
+    /// returns.
+    ///
+    /// # Errors
+    /// When there is no snapshot in time.
+    pub async fn record_verdicts(
+        self: &Arc<Self>,
+        lease_probe: Channel,
+    ) -> anyhow::Result<AbortOnDropHandle<()>> {
+        let (timeline, started) = (self.clone(), Arc::new(Notify::new()));
+        let first = started.clone();
+        let record = AbortOnDropHandle::new(tokio::spawn(async move {
             loop {
-                // Broken streams are opened again; what was missed is in the snapshot.
-                let _ = timeline.add_verdicts(lease_probe.clone()).await;
+                // Opened again; what was missed is in the snapshot.
+                let end = timeline.add_verdicts(lease_probe.clone(), &started).await;
+                eprintln!(
+                    "{}: the stream of verdicts to record ended: {end:?}",
+                    Timestamp::now()
+                );
                 sleep(RETRY).await;
             }
-        }))
+        }));
+        let waited = timeout(BOUND, first.notified()).await;
+        waited.with_context(|| format!("no snapshot of the verdicts within {BOUND:?}"))?;
+        Ok(record)
     }
 
-    async fn add_verdicts(&self, lease_probe: Channel) -> Result<(), Status> {
+    async fn add_verdicts(&self, lease_probe: Channel, started: &Notify) -> Result<(), Status> {
         let mut client = LeaseProbeServiceClient::new(lease_probe);
         let request = WatchVerdictsRequest::default();
         let mut stream = client.watch_verdicts(request).await?.into_inner();
         while let Some(message) = stream.message().await? {
-            if let Some(watch_verdicts_response::Event::Upsert(verdict)) = message.event {
-                self.add(&verdict.shoot, Fact::Verdict(verdict.outcome()));
+            match message.event {
+                Some(Event::Upsert(verdict)) => self.add(&verdict.shoot, Fact::Verdict(verdict.outcome())),
+                Some(Event::SnapshotComplete(_)) => started.notify_one(),
+                _ => {}
             }
         }
         Ok(())
@@ -327,15 +344,15 @@ where
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Apply(object) | Event::InitApply(object)) => tell(&object, false),
-            Ok(Event::Delete(object)) => tell(&object, true),
-            Ok(Event::InitDone) => {
+            Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => tell(&object, false),
+            Ok(watcher::Event::Delete(object)) => tell(&object, true),
+            Ok(watcher::Event::InitDone) => {
                 if let Some(started) = first.take() {
                     started.send_modify(|count| *count += 1);
                 }
             }
             // The watcher lists again by itself.
-            Ok(Event::Init) | Err(_) => {}
+            Ok(watcher::Event::Init) | Err(_) => {}
         }
     }
 }

@@ -147,6 +147,29 @@ fn down_on_a_verdict_that_says_nothing_of_a_loss() {
     }
 }
 
+/// The test lists again only when the nodes have been back for a while.
+#[test]
+fn a_write_in_a_loss_that_is_seen_after_it_is_in_time() {
+    let seen_late = |arrival: Option<i64>| {
+        let mut story = TimelineBuilder::new();
+        story.lost();
+        story.cut(24, 0);
+        story.fact(26, Fact::Verdict(Outcome::Healthy));
+        if let Some(arrival) = arrival {
+            let name = MCM.to_owned();
+            story.fact(arrival, Fact::Arrival { name, against: 2 });
+        }
+        story.seen(60, MCM, (0, 0), Some("2"), true);
+        story.seen(61, MCM, (2, 2), Some("2"), false);
+        let violations = story.violations().into_iter();
+        violations.map(|found| found.invariant).collect::<Vec<_>>()
+    };
+    assert_eq!(seen_late(Some(22)), []);
+    for arrival in [None, Some(60)] {
+        assert_eq!(seen_late(arrival), [Invariant::S2, Invariant::S1]);
+    }
+}
+
 #[test]
 fn levels_out_of_order() {
     let mut story = TimelineBuilder::new();
