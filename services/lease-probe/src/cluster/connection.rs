@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use watchdog_kube::client::retry_after;
 
 use super::kubeconfig::{Access, Kubeconfig};
-use super::limits::{Answer, CONNECT_HELD_FOR, SharedLimits, begin};
+use super::limits::{Answer, SharedLimits, begin};
 use super::transport::{ApiRequest, Budget, Connector, Link, Suspicion};
 use crate::domain::outcome::ProbeFailure;
 use crate::metrics::{CONNECTIONS, CodeLabel, ConnectResult, SHOOT_REQUESTS};
@@ -162,7 +162,7 @@ impl<C: Connector> CachedConnection<C> {
         let answer = async {
             let began = Instant::now();
             let opened = within(CONNECT_TIMEOUT, self.connector.open(&kubeconfig));
-            let opened = begin(permit, CONNECT_HELD_FOR, opened).await;
+            let opened = begin(permit, opened).await;
             CONNECTIONS.inc(match opened {
                 Ok(_) => ConnectResult::Opened,
                 Err(_) => ConnectResult::Failed,

@@ -16,7 +16,7 @@ use watchdog_runtime::clock::Clock;
 
 use super::connection::CachedConnection;
 use super::kubeconfig::Access;
-use super::limits::{KeptLists, NODE_LIST_HELD_FOR, SMALL_ANSWER, SharedLimits, begin};
+use super::limits::{KeptLists, SMALL_ANSWER, SharedLimits, begin};
 use super::machines;
 use super::pages::{self, Listable, Listed, PageSize};
 use super::transport::{ApiRequest, Budget, Connector, JSON, Suspicion};
@@ -107,7 +107,7 @@ impl<C: Connector> ShootClient<C> {
         let permit = budget.wait(permit, ProbeFailure::QueueTimeout).await?;
         // On the heap: it is rare, and every probe would have room for it.
         let both = Box::pin(self.both_lists(access, budget));
-        begin(permit, NODE_LIST_HELD_FOR, both).await
+        begin(permit, both).await
     }
 
     /// This many leases and their nodes are remembered of all lists so far.

@@ -17,9 +17,8 @@ use crate::domain::renewals::expiry_age;
 use crate::domain::schedule::ProbePace;
 
 /// Connections that begin to open at the same time, over all shoots: a handshake costs a core about a millisecond, and
-/// after a restart all shoots want one. Servers that do not answer hold a permit for a second only, so at most 64 a
-/// second for 10 s are under way, 640, and never more than one for each endpoint of each shoot that hangs: sockets that
-/// wait.
+/// after a restart all shoots want one. Servers that do not answer hold a permit for 250 ms only, so 256 a second can
+/// begin, and one for each endpoint of each shoot that hangs is under way: sockets that wait.
 const CONNECT_AT_ONCE: usize = 64;
 
 /// The state that all probes of the process share.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use lease_probe::cluster::connection::{ApiResponse, CachedConnection};
 use lease_probe::cluster::http::HttpConnector;
-use lease_probe::cluster::limits::{CONNECT_HELD_FOR, LARGEST_ANSWER, SharedLimits};
+use lease_probe::cluster::limits::{HELD_FOR, LARGEST_ANSWER, SharedLimits};
 use lease_probe::cluster::shoot_client::answers;
 use lease_probe::cluster::transport::{ApiRequest, Suspicion};
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
@@ -92,8 +92,8 @@ async fn get(connection: &mut Connection, path: &str) -> Result<ApiResponse, Pro
         .await
 }
 
-/// The servers of hanging shoots accept connections and never answer. The limiter bounds how many begin to open in a
-/// second. Shoots queued behind them wait for that second, not until the hanging connections time out.
+/// The servers of hanging shoots accept connections and never answer. The limiter bounds how many begin to open at
+/// once. Shoots queued behind them wait for [`HELD_FOR`], not until the hanging connections time out.
 #[tokio::test(start_paused = true)]
 async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
     let _still = FrozenClock::stand();
@@ -126,7 +126,7 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
         idle().await;
         assert_eq!(accepted.load(SeqCst), begun);
         assert!(!answers.is_finished());
-        tokio::time::advance(CONNECT_HELD_FOR + Duration::from_millis(10)).await;
+        tokio::time::advance(HELD_FOR + Duration::from_millis(10)).await;
     }
     assert_eq!(answers.await.unwrap().unwrap().status, 200);
     assert!(hang.iter().all(|one| !one.is_finished()), "they hang for 10 s");
