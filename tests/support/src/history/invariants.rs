@@ -93,7 +93,7 @@ impl<'a> Checker<'a> {
         }
         let (down, up) = (now.wanted < before.wanted, now.wanted > before.wanted);
         if down {
-            // The seed's watch may have told of it later.
+            // The seed's watch may have brought it later.
             self.loss_was_known(now, self.arrival(before).unwrap_or(at));
             if now.name == KCM {
                 self.others_are((before, now, at), "down after the others", &[MCM, CA], |other| {

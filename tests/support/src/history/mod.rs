@@ -135,7 +135,7 @@ pub struct HistoryReport {
     /// How shoots changed hands.
     pub handovers: Handovers,
     pub violations: Vec<Violation>,
-    /// What is known of each shoot with a violation, for people.
+    /// The whole timeline of each shoot with a violation, for people.
     pub timelines: BTreeMap<String, Vec<TimelineEntry>>,
 }
 
