@@ -233,6 +233,31 @@ fn a_contrary_verdict_that_was_confirmed_since_holds_while_it_is_valid() {
 }
 
 #[test]
+fn contrary_verdicts_on_equally_new_lists_hold() {
+    let (s, start) = (Duration::from_secs(1), start());
+    // By the revision, and by the time where there is none.
+    for revision in [9, 0] {
+        for [healthy, lost] in [["a", "b"], ["b", "a"]] {
+            let healthy = vote(ReportedOutcome::Healthy, healthy, revision, start - 60 * s, start);
+            let lost = vote(ReportedOutcome::LeasesExpired, lost, revision, start, start);
+            let decision = decide(start + 10 * s, [&healthy, &lost], STREAMS);
+            assert_eq!(decision.held, Some(HoldReason::Disagreement), "{decision:?}");
+        }
+    }
+}
+
+#[test]
+fn of_no_candidates_there_is_no_share() {
+    let counts = |expired, candidates| EvidenceCounts {
+        expired,
+        candidates,
+        ..EvidenceCounts::default()
+    };
+    assert_eq!(counts(0, 0).expired_share(), None);
+    assert_eq!(counts(1, 2).expired_share(), Some(0.5));
+}
+
+#[test]
 fn what_a_witness_says_on_a_stale_api_server_decides_nothing() {
     let (s, start) = (Duration::from_secs(1), start());
     // It lists every 2 s and sees silence, at a revision that stands still, while the other one lists every 10 s.
