@@ -7,7 +7,6 @@
 pub(crate) mod dropped;
 mod entry;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -16,7 +15,7 @@ use kube::core::ApiResource;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::DropGuard;
 use watchdog_api::prober::{DependentResource, ResourceRef};
 use watchdog_api::workload::Workload;
 use watchdog_kube::watch::Change;
@@ -29,10 +28,8 @@ use crate::domain::observed::{Dependent, Observed};
 #[derive(Debug)]
 pub(crate) struct Resources {
     signals: IndexSignals,
-    watched: RwLock<BTreeMap<ResourceRef, WatchedResource>>,
-    /// Those in the configuration file, in its order, and then the dropped ones that are still watched, as they were
-    /// configured last.
-    configured: RwLock<Arc<Vec<DependentResource>>>,
+    /// Those in the configuration file, in its order, and then the dropped ones that are still watched.
+    watched: RwLock<Vec<WatchedResource>>,
     served_changes: watch::Sender<()>,
     predecessor: Option<&'static str>,
     /// All resources count as dropped from the configuration, and all shoots as protected and healthy: what is held
@@ -43,20 +40,24 @@ pub(crate) struct Resources {
 /// A resource that is configured, or was and may still be held down.
 #[derive(Debug)]
 struct WatchedResource {
+    /// How it is configured, or was last.
+    config: Arc<DependentResource>,
     /// When it was dropped from the configuration.
-    dropped_at: watch::Sender<Option<Instant>>,
-    /// Stops its watch.
-    stop: CancellationToken,
+    dropped_at: Option<Instant>,
+    /// Stops its watch when it is dropped; none while the watch must be started.
+    watching: Option<DropGuard>,
     kind: ServedKind,
     objects: ObjectIndex<ResourceEntry>,
 }
 
 impl Resources {
     pub(crate) fn new(signals: IndexSignals, configured: &[DependentResource]) -> Self {
+        let watched = configured
+            .iter()
+            .map(|config| WatchedResource::new(&signals, config));
         Self {
+            watched: RwLock::new(watched.collect()),
             signals,
-            watched: RwLock::default(),
-            configured: RwLock::new(Arc::new(configured.to_vec())),
             served_changes: watch::Sender::new(()),
             predecessor: None,
             restores_only: false,
@@ -84,13 +85,15 @@ impl Resources {
     }
 
     fn of<T>(&self, reference: &ResourceRef, read: impl FnOnce(&WatchedResource) -> T) -> Option<T> {
-        self.watched.read().get(reference).map(read)
+        let watched = self.watched.read();
+        let mut watched = watched.iter();
+        watched.find(|watched| watched.is(reference)).map(read)
     }
 
     fn change(&self, reference: &ResourceRef, change: impl FnOnce(&mut WatchedResource)) {
-        if let Some(watched) = self.watched.write().get_mut(reference) {
-            change(watched);
-        }
+        let mut watched = self.watched.write();
+        let mut watched = watched.iter_mut();
+        watched.find(|watched| watched.is(reference)).map(change);
     }
 
     /// From now on the API server is known to serve a kind like this. If that is news, its objects are listed anew.
@@ -177,9 +180,13 @@ impl Resources {
             .flatten()
     }
 
-    pub(crate) fn held_down_in(&self, reference: &ResourceRef) -> Vec<Arc<str>> {
-        self.of(reference, WatchedResource::held_down_in)
-            .unwrap_or_default()
+    /// Each resource with the shoots in which it is held down.
+    pub(crate) fn held_down(&self) -> Vec<(ResourceRef, Vec<Arc<str>>)> {
+        let watched = self.watched.read();
+        let held_down = watched
+            .iter()
+            .map(|watched| (watched.config.reference.clone(), watched.held_down_in()));
+        held_down.collect()
     }
 
     pub(crate) fn observed(&self, reference: &ResourceRef, shoot: &str) -> Observed {
@@ -187,31 +194,31 @@ impl Resources {
         observed.unwrap_or_else(WatchedResource::not_listed)
     }
 
-    /// The configured resources, and those that were dropped and must still be restored.
-    pub(crate) fn configured(&self) -> Arc<Vec<DependentResource>> {
-        self.configured.read().clone()
+    /// How many resources a shoot may have.
+    pub(crate) fn count(&self) -> usize {
+        self.watched.read().len()
     }
 
-    /// These resources of a shoot, as far as is known without a read.
-    pub(crate) fn dependents<'a>(
-        &self,
-        configured: &'a [DependentResource],
-        shoot: &str,
-    ) -> Vec<Dependent<'a>> {
-        configured
-            .iter()
-            .map(|config| Dependent {
-                config,
-                dropped: self.is_dropped(&config.reference),
-                observed: self.observed(&config.reference, shoot),
-                read: false,
-            })
+    /// The configured resources of a shoot, and those that were dropped and must still be restored, as far as is known
+    /// without a read.
+    pub(crate) fn dependents(&self, shoot: &str) -> Vec<Dependent> {
+        let watched = self.watched.read();
+        let dependents = watched.iter().map(|watched| Dependent {
+            config: watched.config.clone(),
+            dropped: self.restores_only || watched.is_dropped(),
+            observed: watched.observed(shoot),
+            read: false,
+        });
+        dependents.collect()
+    }
+
+    /// The resources of which it is neither known where they are nor why they cannot be listed.
+    pub(crate) fn unlisted(&self) -> Vec<String> {
+        let watched = self.watched.read();
+        let unlisted = watched.iter().filter(|watched| !watched.is_listed());
+        unlisted
+            .map(|watched| watched.config.reference.to_string())
             .collect()
-    }
-
-    /// Returns true once a resource is listed in all shoots, or it is known why it cannot be.
-    pub(crate) fn is_listed(&self, reference: &ResourceRef) -> bool {
-        self.of(reference, WatchedResource::is_listed).unwrap_or_default()
     }
 
     /// How the API server serves a resource.
@@ -222,10 +229,10 @@ impl Resources {
     /// How the API server serves each of the configured resources for which that is known.
     pub(crate) fn all_served(&self) -> Vec<(ResourceRef, ApiResource)> {
         let all = self.watched.read();
-        let configured = all.iter().filter(|(_, watched)| !watched.is_dropped());
-        let served = configured.filter_map(|(reference, watched)| {
+        let configured = all.iter().filter(|watched| !watched.is_dropped());
+        let served = configured.filter_map(|watched| {
             let served = watched.kind.as_ref().ok()?;
-            Some((reference.clone(), served.clone()))
+            Some((watched.config.reference.clone(), served.clone()))
         });
         served.collect()
     }
@@ -244,6 +251,20 @@ impl Resources {
 }
 
 impl WatchedResource {
+    fn new(signals: &IndexSignals, config: &DependentResource) -> Self {
+        Self {
+            config: Arc::new(config.clone()),
+            dropped_at: None,
+            watching: None,
+            kind: Err(Self::not_listed()),
+            objects: ObjectIndex::new(signals.clone()),
+        }
+    }
+
+    fn is(&self, reference: &ResourceRef) -> bool {
+        self.config.reference == *reference
+    }
+
     fn not_listed() -> Observed {
         Observed::Unknown("its objects are not listed yet".to_owned())
     }
@@ -259,10 +280,20 @@ impl WatchedResource {
         }
     }
 
-    fn is_dropped(&self) -> bool {
-        self.dropped_at.borrow().is_some()
+    const fn is_dropped(&self) -> bool {
+        self.dropped_at.is_some()
     }
 
+    /// Notes whether it is dropped from the configuration. If that changes, its watch begins anew, because it blocks
+    /// readiness only while the resource is configured.
+    fn set_dropped_at(&mut self, dropped_at: Option<Instant>) {
+        if dropped_at.is_some() != self.is_dropped() {
+            self.dropped_at = dropped_at;
+            self.watching = None;
+        }
+    }
+
+    /// Returns true once it is listed in all shoots, or it is known why it cannot be.
     fn is_listed(&self) -> bool {
         self.objects.is_listed() || matches!(self.kind, Err(Observed::Absent | Observed::Unusable(_)))
     }

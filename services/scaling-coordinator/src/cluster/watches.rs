@@ -19,7 +19,6 @@ use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use super::kinds;
 use super::resources::Resources;
-use super::resources::dropped::NewWatch;
 use crate::domain::observed::Observed;
 
 /// The interval at which the index is checked for dropped resources that are still held down.
@@ -47,14 +46,22 @@ pub(crate) async fn resources(
     let mut tasks = JoinSet::new();
     loop {
         let now = Instant::now();
-        let config = file.borrow_and_update().clone();
-        let new = resources.configure(now, &config, &stop);
+        resources.configure(now, &file.borrow_and_update().dependent_resource_infos);
         resources.unwatch(now);
-        for new in new {
+        for new in resources.new_watches(&stop) {
             // A span of a lower level would be left out, with its field, where only warnings are logged.
             let span = tracing::error_span!("watch", resource = %new.reference);
-            let follow = follow(seed.clone(), resources.clone(), new, readiness.clone());
-            tasks.spawn(follow.instrument(span));
+            let watch = ResourceWatch {
+                seed: seed.clone(),
+                resources: resources.clone(),
+                reference: new.reference,
+                // The permissions on a dropped resource may be gone, and all other resources still work.
+                readiness: match new.is_dropped {
+                    true => readiness.part("the removed resource"),
+                    false => readiness.clone(),
+                },
+            };
+            tasks.spawn(watch.run_until(new.stop).instrument(span));
         }
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
@@ -77,43 +84,7 @@ fn pause(backoff: &mut Backoff, failed: bool) -> Duration {
     }
 }
 
-/// Watches a resource until it is no longer needed. While it is configured, the watch blocks readiness until it has
-/// listed the resource and whenever the seed refuses access. It begins anew when the resource is dropped from the
-/// configuration: then the permissions may be gone too, and all other resources still work.
-async fn follow(
-    seed: kube::Client,
-    resources: Arc<Resources>,
-    new: NewWatch,
-    readiness: Readiness,
-) -> anyhow::Result<()> {
-    let NewWatch {
-        reference,
-        mut dropped_at,
-        stop,
-    } = new;
-    loop {
-        let is_dropped = dropped_at.borrow_and_update().is_some();
-        let readiness = match is_dropped {
-            true => readiness.part("the removed resource"),
-            false => readiness.clone(),
-        };
-        let watch = ResourceWatch {
-            seed: seed.clone(),
-            resources: resources.clone(),
-            reference: reference.clone(),
-            readiness: readiness.clone(),
-        };
-        let ended = tokio::select! {
-            ended = watch.run(stop.clone()) => Some(ended),
-            Ok(()) = dropped_at.changed() => None,
-        };
-        readiness.recovered(name(&reference));
-        if let Some(ended) = ended {
-            return ended;
-        }
-    }
-}
-
+/// The watch of a resource. It blocks readiness until it has listed the resource and whenever the seed refuses access.
 struct ResourceWatch {
     seed: kube::Client,
     resources: Arc<Resources>,
@@ -122,9 +93,15 @@ struct ResourceWatch {
 }
 
 impl ResourceWatch {
-    /// Follows the resource until `stop` is cancelled; safe to cancel. A kind that is not served may come with the next
-    /// component of the seed, at any time.
-    async fn run(&self, stop: CancellationToken) -> anyhow::Result<()> {
+    async fn run_until(self, stop: CancellationToken) -> anyhow::Result<()> {
+        let ended = stop.run_until_cancelled(self.run()).await;
+        self.readiness.recovered(name(&self.reference));
+        ended.unwrap_or(Ok(()))
+    }
+
+    /// Follows the resource; safe to cancel. A kind that is not served may come with the next component of the seed, at
+    /// any time.
+    async fn run(&self) -> anyhow::Result<()> {
         let (reference, readiness, name) = (&self.reference, &self.readiness, name(&self.reference));
         let mut backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
         let mut missing_since = None;
@@ -139,11 +116,7 @@ impl ResourceWatch {
             match found {
                 Ok(Ok(served)) => {
                     self.resources.set_kind(reference, Ok(served.clone()));
-                    self.watch(&served, unlisted.take(), &mut backoff, stop.clone())
-                        .await?;
-                    if stop.is_cancelled() {
-                        return Ok(());
-                    }
+                    self.watch(&served, unlisted.take(), &mut backoff).await?;
                     tracing::warn!("the seed no longer serves the kind of a resource; looking it up again");
                     let gone = Observed::Unknown("the seed no longer serves its kind".to_owned());
                     self.resources.set_kind(reference, Err(gone));
@@ -174,10 +147,7 @@ impl ResourceWatch {
                     }
                 }
             }
-            tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(pause) => {}
-            }
+            tokio::time::sleep(pause).await;
         }
     }
 
@@ -186,7 +156,6 @@ impl ResourceWatch {
         served: &ApiResource,
         unlisted: Option<Blocker>,
         backoff: &mut Backoff,
-        stop: CancellationToken,
     ) -> anyhow::Result<()> {
         let (resources, reference) = (&self.resources, &self.reference);
         let watch = Watch {
@@ -200,6 +169,8 @@ impl ResourceWatch {
             }
             resources.take_in(reference, change);
         };
+        // It ends with its future.
+        let stop = CancellationToken::new();
         let watching = watch.run_while_served(self.readiness.clone(), stop, take_in);
         // From now on the watch blocks.
         drop(unlisted);

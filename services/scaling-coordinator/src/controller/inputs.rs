@@ -143,8 +143,7 @@ impl DecisionInputs {
         if !self.exists(shoot) {
             return None;
         }
-        let configured = self.resources.configured();
-        let levels = plan::plan(direction, &self.resources.dependents(&configured, shoot));
+        let levels = plan::plan(direction, self.resources.dependents(shoot));
         let mode = self.mode(shoot, Instant::now());
         let (allowed, reason) = match self.restraint(shoot, mode) {
             Some(restraint) => (false, restraint.reason),
@@ -158,6 +157,7 @@ impl DecisionInputs {
             ),
         };
         Some(ShootPlan {
+            direction,
             levels,
             allowed,
             reason,

@@ -58,8 +58,7 @@ impl Reconciler {
         let decision = self.inputs.decide(shoot, now);
         memory.keep_mode(now, mode);
         memory.keep_decision(now, &decision);
-        let configured = self.inputs.resources.configured();
-        let mut dependents = self.inputs.resources.dependents(&configured, shoot);
+        let mut dependents = self.inputs.resources.dependents(shoot);
         for dependent in &mut dependents {
             dependent.read = memory.was_read(now, &dependent.config.reference);
         }
@@ -152,7 +151,7 @@ impl Reconciler {
         news: &Notify,
     ) -> Option<Turn<'_>> {
         // At most one for each resource, and the Cluster beside them.
-        let width = self.inputs.resources.configured().len() + 1;
+        let width = self.inputs.resources.count() + 1;
         let turn = self.limiter.turn(direction, width);
         tokio::pin!(turn);
         loop {
@@ -213,9 +212,8 @@ impl Reconciler {
         requests.retain(|request| {
             let may_go = is_confirmed || !request.needs_cluster();
             if let (false, Some(outcome)) = (may_go, &failed) {
-                let (hints, reference) = (&mut memory.hints, &request.reference);
-                hints.begin(now, reference, request.timeout);
-                hints.end_write(now, direction, reference, outcome);
+                memory.hints.begin(now, request);
+                memory.hints.end(now, request, outcome);
             }
             may_go
         });
@@ -243,9 +241,7 @@ impl Reconciler {
         let (mut running, mode) = (FuturesUnordered::new(), memory.shown.mode.mode);
         let reason = memory.shown.reason.clone();
         for request in requests {
-            let within = memory
-                .hints
-                .begin(Instant::now(), &request.reference, request.timeout);
+            let within = memory.hints.begin(Instant::now(), &request);
             running.push(async move {
                 let outcome = match &request.write {
                     None => self.read(shoot, &request.reference, within, turn).await,
@@ -267,12 +263,11 @@ impl Reconciler {
             } else if let Some(error) = outcome.error() {
                 tracing::warn!(%resource, error, "a read of a resource failed; reading it again later");
             }
+            memory.hints.end(now, &request, &outcome);
             if request.write.is_none() {
-                memory.hints.end_read(now, resource, &outcome);
                 continue;
             }
             memory.note_write(now, &request, &outcome);
-            memory.hints.end_write(now, request.direction, resource, &outcome);
             self.report_write(shoot, &request, &outcome, &reason);
             if !running.is_empty() {
                 self.look(shoot, memory);
@@ -373,8 +368,8 @@ impl Reconciler {
     }
 
     /// Reports what is newly wrong with the annotations of a Shoot and of its resources.
-    fn report_warnings(&self, shoot: &str, memory: &mut ShootMemory, dependents: &[Dependent<'_>]) {
-        let of_resource = |dependent: &Dependent<'_>| {
+    fn report_warnings(&self, shoot: &str, memory: &mut ShootMemory, dependents: &[Dependent]) {
+        let of_resource = |dependent: &Dependent| {
             let warning = dependent.observed.seen()?.warning()?;
             Some((Some(dependent.config.reference.clone()), warning))
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use watchdog_api::prober::{DependentResource, ResourceRef};
+use watchdog_api::prober::ResourceRef;
 use watchdog_watch_stream::server::StreamStore;
 
 use crate::cluster::clusters::Clusters;
@@ -54,25 +54,17 @@ pub(crate) struct Releaser {
 }
 
 impl Releaser {
-    /// The resources that are not listed, because the seed does not answer or its etcd was just restored.
-    fn unlisted(&self) -> Vec<String> {
-        let configured = self.resources.configured();
-        let references = configured.iter().map(|dependent| &dependent.reference);
-        let unlisted = references.filter(|one| !self.resources.is_listed(one));
-        unlisted.map(ToString::to_string).collect()
-    }
-
     /// Waits until everything is listed.
     pub(crate) async fn listed(&self) {
-        while !self.clusters.is_listed() || !self.unlisted().is_empty() {
+        while !self.clusters.is_listed() || !self.resources.unlisted().is_empty() {
             sleep(CHECK_INTERVAL).await;
         }
     }
 
     pub(crate) fn held(&self) -> HeldDown {
         let mut held = HeldDown::new();
-        for DependentResource { reference, .. } in self.resources.configured().iter() {
-            for shoot in self.resources.held_down_in(reference) {
+        for (reference, shoots) in self.resources.held_down() {
+            for shoot in shoots {
                 held.entry(shoot).or_default().push(reference.clone());
             }
         }
@@ -101,16 +93,16 @@ impl Releaser {
 
     fn plan_shoot(&self, shoot: &str, direction: Direction) -> Vec<ReleaseLine> {
         let mut lines = Vec::new();
-        let configured = self.resources.configured();
-        let dependents = self.resources.dependents(&configured, shoot);
-        for (level, planned) in plan::plan(direction, &dependents) {
-            for planned in planned {
+        for (level, planned) in plan::plan(direction, self.resources.dependents(shoot)) {
+            for (dependent, planned) in planned {
                 let action = match (&planned.step, planned.target) {
                     (ResourceStep::Write(ResourceWrite::CleanUp), _) if direction == Direction::Release => {
                         "remove meltdown-protection-active and do not change its replicas".to_owned()
                     }
+                    (ResourceStep::Write(ResourceWrite::CleanUp), _) | (ResourceStep::Write(_), None) => {
+                        "remove meltdown-protection-active".to_owned()
+                    }
                     (ResourceStep::Write(_), Some(target)) => format!("scale to {target}"),
-                    (ResourceStep::Write(_), None) => "remove meltdown-protection-active".to_owned(),
                     (ResourceStep::Wait | ResourceStep::Read | ResourceStep::NotObserved, _) => {
                         "wait".to_owned()
                     }
@@ -118,7 +110,12 @@ impl Releaser {
                 };
                 lines.push(ReleaseLine {
                     level: (direction == Direction::Up).then_some(level),
-                    ..ReleaseLine::new(shoot, Some(&planned.reference), action, planned.why)
+                    ..ReleaseLine::new(
+                        shoot,
+                        Some(&dependent.config.reference),
+                        action,
+                        dependent.with_warning(planned.why),
+                    )
                 });
             }
         }
@@ -136,7 +133,8 @@ impl Releaser {
         let settled_at = Instant::now() + LAST_WRITES;
         let (held, unlisted) = loop {
             sleep(CHECK_INTERVAL).await;
-            let (now, held, unlisted) = (Instant::now(), self.held(), self.unlisted());
+            let (now, held) = (Instant::now(), self.held());
+            let unlisted = self.resources.unlisted();
             let can_change = !unlisted.is_empty() || held.keys().any(|shoot| self.direction(shoot).is_ok());
             if now >= deadline || (!can_change && now >= settled_at) {
                 break (held, unlisted);

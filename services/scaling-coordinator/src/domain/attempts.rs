@@ -13,7 +13,7 @@ use watchdog_api::duration::doubled;
 use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
-use super::request::RequestOutcome;
+use super::request::{Request, RequestOutcome};
 use super::status::ResourceState;
 
 /// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
@@ -93,12 +93,12 @@ struct Wait {
 // === impl FlowHints ===
 
 impl FlowHints {
-    /// Notes the start of a request on a resource. The request and the wait for its effect may take `timeout`. Returns
-    /// how long the request may take.
-    pub fn begin(&mut self, now: Instant, reference: &ResourceRef, timeout: Duration) -> Duration {
-        let attempts = self.attempts.entry(reference.clone()).or_default();
+    /// Notes the start of a request. Its timeout bounds the request and the wait for its effect. Returns how long the
+    /// request may take.
+    pub fn begin(&mut self, now: Instant, request: &Request) -> Duration {
+        let attempts = self.attempts.entry(request.reference.clone()).or_default();
         let since = *attempts.since.get_or_insert(now);
-        let left = (since + timeout).saturating_duration_since(now);
+        let left = (since + request.timeout).saturating_duration_since(now);
         if attempts.wait.is_some() {
             left.min(WAITING_READ)
         } else {
@@ -106,24 +106,18 @@ impl FlowHints {
         }
     }
 
-    /// Notes the outcome of a write that was made in a direction.
-    pub fn end_write(
-        &mut self,
-        now: Instant,
-        direction: Direction,
-        reference: &ResourceRef,
-        outcome: &RequestOutcome,
-    ) {
-        if self.direction == Some(direction) {
-            let attempts = self.attempts.entry(reference.clone()).or_default();
-            attempts.end_write(now, outcome);
+    /// Notes the outcome of a request. That of a write in an earlier direction does not count any more.
+    pub fn end(&mut self, now: Instant, request: &Request, outcome: &RequestOutcome) {
+        let is_write = request.write.is_some();
+        if is_write && self.direction != Some(request.direction) {
+            return;
         }
-    }
-
-    /// Notes the outcome of a read.
-    pub fn end_read(&mut self, now: Instant, reference: &ResourceRef, outcome: &RequestOutcome) {
-        let attempts = self.attempts.entry(reference.clone()).or_default();
-        attempts.end_read(now, outcome);
+        let attempts = self.attempts.entry(request.reference.clone()).or_default();
+        if is_write {
+            attempts.end_write(now, outcome);
+        } else {
+            attempts.end_read(now, outcome);
+        }
     }
 
     /// Nothing is left to do: delays and tries are over.

@@ -82,7 +82,7 @@ impl NextStep {
 }
 
 /// A resource with the step that follows from its observed state.
-type PlannedDependent<'a> = (&'a Dependent<'a>, PlannedStep);
+type PlannedDependent<'a> = (&'a Dependent, PlannedStep);
 
 /// Derives what a shoot needs now. `wanted` is the direction, or none to hold; `dependents` are all configured
 /// resources, in configuration order.
@@ -90,7 +90,7 @@ pub fn next_step(
     now: Instant,
     wanted: Option<Direction>,
     mode: Mode,
-    dependents: &[Dependent<'_>],
+    dependents: &[Dependent],
     hints: &mut FlowHints,
 ) -> NextStep {
     hints.turn(wanted);
@@ -100,7 +100,7 @@ pub fn next_step(
     let Some(direction) = wanted else {
         return hold(dependents);
     };
-    let planned: Vec<PlannedDependent<'_>> = dependents
+    let planned: Vec<PlannedDependent> = dependents
         .iter()
         .map(|dependent| (dependent, plan_step(direction, dependent)))
         .collect();
@@ -111,7 +111,7 @@ pub fn next_step(
         .iter()
         .filter(|(_, planned)| keeps_level_open(&planned.step, runs));
     let level = open
-        .map(|(dependent, _)| direction.info(dependent.config).level)
+        .map(|(dependent, _)| direction.info(&dependent.config).level)
         .min();
     if level.is_none() {
         if direction == Direction::Release {
@@ -131,7 +131,7 @@ pub fn next_step(
 
 /// Returns true if something is left to do with the resource, or if a watchdog has begun what is not complete. A shoot
 /// of which nothing is unfinished is settled, even if a resource happens to be unready.
-fn is_unfinished(dependent: &Dependent<'_>, step: &ResourceStep) -> bool {
+fn is_unfinished(dependent: &Dependent, step: &ResourceStep) -> bool {
     match step {
         ResourceStep::Write(_) => true,
         ResourceStep::Wait | ResourceStep::Read => {
@@ -151,7 +151,7 @@ const fn keeps_level_open(step: &ResourceStep, runs: bool) -> bool {
     }
 }
 
-fn hold(dependents: &[Dependent<'_>]) -> NextStep {
+fn hold(dependents: &[Dependent]) -> NextStep {
     let resources = dependents.iter().map(|dependent| {
         let (state, message) = if dependent
             .observed
@@ -188,14 +188,14 @@ struct Level {
 }
 
 impl Level {
-    fn step(&self, planned: &[PlannedDependent<'_>], hints: &mut FlowHints) -> NextStep {
+    fn step(&self, planned: &[PlannedDependent], hints: &mut FlowHints) -> NextStep {
         let state = match self.level {
             Some(_) => FlowState::Running,
             None => FlowState::Settled,
         };
         let mut next = NextStep::showing(state, self.level, Vec::with_capacity(planned.len()));
         for (dependent, planned) in planned {
-            let info = self.direction.info(dependent.config);
+            let info = self.direction.info(&dependent.config);
             let (state, message) = match self.level {
                 Some(level) if keeps_level_open(&planned.step, self.runs) && info.level > level => {
                     let message = format!("level {level} comes first; {}", planned.why);
@@ -237,7 +237,7 @@ impl Level {
     /// meltdown-protection-active rests on the resource alone.
     fn read_what_writes_rest_on(
         &self,
-        planned: &[PlannedDependent<'_>],
+        planned: &[PlannedDependent],
         hints: &mut FlowHints,
         next: &mut NextStep,
     ) {
@@ -245,7 +245,7 @@ impl Level {
         let mut reads = Vec::new();
         let mut waits = None;
         for (dependent, _) in planned {
-            let info = self.direction.info(dependent.config);
+            let info = self.direction.info(&dependent.config);
             let reference = &dependent.config.reference;
             if Some(info.level) >= self.level {
                 continue;
@@ -273,12 +273,12 @@ impl Level {
     /// Moves one resource of the level on.
     fn advance(
         &self,
-        dependent: &Dependent<'_>,
+        dependent: &Dependent,
         planned: &PlannedStep,
         hints: &mut FlowHints,
         next: &mut NextStep,
     ) -> (ResourceState, String) {
-        let (now, info) = (self.now, self.direction.info(dependent.config));
+        let (now, info) = (self.now, self.direction.info(&dependent.config));
         let started = &mut hints.started;
         let attempts = hints
             .attempts
@@ -349,11 +349,11 @@ impl Level {
         (ResourceState::Waiting, planned.why.clone())
     }
 
-    fn request(&self, dependent: &Dependent<'_>, write: Option<(ResourceWrite, Arc<str>)>) -> Request {
+    fn request(&self, dependent: &Dependent, write: Option<(ResourceWrite, Arc<str>)>) -> Request {
         Request {
             reference: dependent.config.reference.clone(),
             direction: self.direction,
-            timeout: self.direction.info(dependent.config).timeout,
+            timeout: self.direction.info(&dependent.config).timeout,
             write,
         }
     }
@@ -368,7 +368,7 @@ const fn initial_delay(direction: Direction, info: &ScaleInfo) -> Duration {
 
 /// A resource as it is shown.
 fn progress(
-    dependent: &Dependent<'_>,
+    dependent: &Dependent,
     level: Option<i32>,
     state: ResourceState,
     message: String,

@@ -110,7 +110,7 @@ pub enum Observed {
     Unknown(String),
 }
 
-impl Dependent<'_> {
+impl Dependent {
     /// Returns true if a direction concerns the resource. One that was dropped from the configuration is only restored,
     /// and the coordinator removes meltdown-protection-active once that is done: from then on the resource belongs to
     /// others, and the coordinator may lack the permission to read it.
@@ -126,7 +126,7 @@ impl Dependent<'_> {
 
     /// Adds to a message the annotation that an operator has to correct, if there is one.
     #[must_use]
-    pub(super) fn with_warning(&self, message: String) -> String {
+    pub(crate) fn with_warning(&self, message: String) -> String {
         match self.observed.seen().and_then(ObservedResource::warning) {
             Some(warning) => format!("{message}; {warning}"),
             None => message,
@@ -147,9 +147,9 @@ impl Observed {
 
 /// A configured resource and what is seen of it in one shoot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dependent<'a> {
+pub struct Dependent {
     /// How it is configured.
-    pub config: &'a DependentResource,
+    pub config: Arc<DependentResource>,
     /// True if the resource is no longer configured. The coordinator restores it if it is held down, and otherwise
     /// leaves it alone.
     pub dropped: bool,

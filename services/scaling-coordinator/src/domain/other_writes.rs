@@ -40,7 +40,7 @@ impl OtherWrites {
     ///
     /// The writer of meltdown-protection-active comes first, because API servers before 1.22 do not say who wrote
     /// through the scale sub-resource.
-    pub(crate) fn find(&mut self, dependents: &[Dependent<'_>]) -> Vec<OtherWrite> {
+    pub(crate) fn find(&mut self, dependents: &[Dependent]) -> Vec<OtherWrite> {
         let mut found = Vec::new();
         for dependent in dependents {
             let Some((seen, to)) = dependent

@@ -136,8 +136,8 @@ impl ResourceStep {
     }
 }
 
-pub(crate) fn plan_step(direction: Direction, dependent: &Dependent<'_>) -> PlannedStep {
-    let config = dependent.config;
+pub(crate) fn plan_step(direction: Direction, dependent: &Dependent) -> PlannedStep {
+    let config = &dependent.config;
     if direction == Direction::Release {
         return release(&dependent.observed);
     }

@@ -1,5 +1,6 @@
 //! Fixtures for the tests of the rules: Gardener's configuration and observed resources.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -147,9 +148,9 @@ pub(crate) fn unread() -> ObservedResource {
     }
 }
 
-pub(crate) fn dependent_of(config: &DependentResource, observed: impl Into<Observed>) -> Dependent<'_> {
+pub(crate) fn dependent_of(config: &DependentResource, observed: impl Into<Observed>) -> Dependent {
     Dependent {
-        config,
+        config: Arc::new(config.clone()),
         dropped: false,
         observed: observed.into(),
         read: true,

@@ -17,8 +17,9 @@ use watchdog_watch_stream::wire::{self, duration, forward, signed};
 use crate::domain::Direction;
 use crate::domain::decision::{EvidenceCounts, HoldReason, ReceivedVerdict, ReportedOutcome};
 use crate::domain::incident::{Incident, micros_between};
-use crate::domain::plan::{Planned, ShootPlan};
-use crate::domain::resource_step::{ResourceStep, ResourceWrite};
+use crate::domain::observed::Dependent;
+use crate::domain::plan::ShootPlan;
+use crate::domain::resource_step::{PlannedStep, ResourceStep, ResourceWrite};
 use crate::domain::status::{FlowState, Progress, ResourceState, ShootScaling};
 
 /// Zones whose counts are kept. A region has a handful.
@@ -159,7 +160,10 @@ pub(crate) fn shoot_scaling(shoot: &str, scaling: &ShootScaling, clock: Clock) -
 pub(crate) fn plan(plan: &ShootPlan) -> pb::PlanScalingResponse {
     let levels = plan.levels.iter().map(|(level, resources)| pb::PlannedLevel {
         level: *level,
-        resources: resources.iter().map(planned).collect(),
+        resources: resources
+            .iter()
+            .map(|(dependent, step)| planned(plan.direction, dependent, step))
+            .collect(),
     });
     pb::PlanScalingResponse {
         levels: levels.collect(),
@@ -203,7 +207,7 @@ fn resource_scaling(progress: &Progress) -> pb::ResourceScaling {
     }
 }
 
-fn planned(planned: &Planned) -> pb::PlannedResource {
+fn planned(direction: Direction, dependent: &Dependent, planned: &PlannedStep) -> pb::PlannedResource {
     let action = match planned.step {
         ResourceStep::Nothing => pb::Action::None,
         ResourceStep::Ignored => pb::Action::Ignore,
@@ -213,14 +217,15 @@ fn planned(planned: &Planned) -> pb::PlannedResource {
         ResourceStep::Write(ResourceWrite::CleanUp) => pb::Action::CleanUp,
         ResourceStep::Repair => pb::Action::FailAbsent,
     };
+    let info = direction.info(&dependent.config);
     pb::PlannedResource {
-        resource: Some(resource_ref(&planned.reference)),
+        resource: Some(resource_ref(&dependent.config.reference)),
         action: action.into(),
-        spec_replicas: planned.replicas,
-        target_replicas: planned.target,
-        initial_delay: Some(duration(planned.initial_delay)),
-        timeout: Some(duration(planned.timeout)),
-        reason: sentence(&planned.why),
+        spec_replicas: dependent.observed.seen().and_then(|seen| seen.replicas),
+        target_replicas: planned.target.filter(|_| action == pb::Action::Scale),
+        initial_delay: Some(duration(info.initial_delay)),
+        timeout: Some(duration(info.timeout)),
+        reason: sentence(&dependent.with_warning(planned.why.clone())),
     }
 }
 

@@ -243,7 +243,7 @@ impl ModelState {
         let seen = dependents.iter().zip(&coordinator.view).zip(coordinator.read);
         let dependents: Vec<_> = seen
             .map(|((config, object), read)| Dependent {
-                config,
+                config: Arc::new(config.clone()),
                 dropped: false,
                 observed: Observed::Present(object.seen()),
                 read: read || !rules.reads,

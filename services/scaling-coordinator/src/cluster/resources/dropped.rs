@@ -7,12 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use watchdog_api::prober::{DependentResource, ProberConfig, ResourceRef};
+use watchdog_api::prober::{DependentResource, ResourceRef};
 
-use super::{ObjectIndex, Resources, WatchedResource};
+use super::{Resources, WatchedResource};
 use crate::domain::Direction;
 
 /// The shortest time for which a dropped resource stays watched. Longer than an earlier write can still be under way
@@ -25,95 +24,83 @@ const NAMED: usize = 10;
 /// A watch that must be started.
 pub(crate) struct NewWatch {
     pub(crate) reference: ResourceRef,
-    /// When the resource was dropped from the configuration.
-    pub(crate) dropped_at: watch::Receiver<Option<Instant>>,
+    /// True if the resource was dropped from the configuration.
+    pub(crate) is_dropped: bool,
     pub(crate) stop: CancellationToken,
 }
 
 impl Resources {
-    /// Applies a configuration file. Returns the resources whose watches the caller must start.
-    pub(crate) fn configure(
-        &self,
-        now: Instant,
-        file: &ProberConfig,
-        stop: &CancellationToken,
-    ) -> Vec<NewWatch> {
+    /// Applies the resources of a configuration file.
+    pub(crate) fn configure(&self, now: Instant, configured: &[DependentResource]) {
         let mut all = self.watched.write();
-        let (mut configured, mut has_changed) = (file.dependent_resource_infos.clone(), false);
-        let mut new = Vec::new();
-        for DependentResource { reference, .. } in &file.dependent_resource_infos {
-            if let Some(watched) = all.get(reference) {
-                has_changed |= watched.dropped_at.send_if_modified(|at| at.take().is_some());
-                continue;
-            }
-            let (stop, dropped_at) = (stop.child_token(), watch::Sender::new(None));
-            new.push(NewWatch {
-                reference: reference.clone(),
-                dropped_at: dropped_at.subscribe(),
-                stop: stop.clone(),
-            });
-            let watched = WatchedResource {
-                dropped_at,
-                stop,
-                kind: Err(WatchedResource::not_listed()),
-                objects: ObjectIndex::new(self.signals.clone()),
+        let shown = |all: &[WatchedResource]| -> Vec<_> {
+            let shown = all.iter();
+            shown.map(|one| (one.config.clone(), one.is_dropped())).collect()
+        };
+        let shown_before = shown(&all);
+        let mut before = std::mem::take(&mut *all);
+        for config in configured {
+            let known = before.iter().position(|known| known.is(&config.reference));
+            let mut watched = match known {
+                Some(known) => before.remove(known),
+                None => WatchedResource::new(&self.signals, config),
             };
-            all.insert(reference.clone(), watched);
+            watched.config = Arc::new(config.clone());
+            watched.set_dropped_at(None);
+            all.push(watched);
         }
-        for before in self.configured().iter() {
-            let is_named = configured.iter().any(|named| named.reference == before.reference);
-            let Some(watched) = all.get(&before.reference).filter(|_| !is_named) else {
-                continue;
-            };
-            configured.push(before.clone());
-            if !watched.is_dropped() {
-                watched.dropped_at.send_replace(Some(now));
-                has_changed = true;
-                report_dropped(&before.reference, &watched.held_down_in());
+        for mut dropped in before {
+            if !dropped.is_dropped() {
+                dropped.set_dropped_at(Some(now));
+                report_dropped(&dropped.config.reference, &dropped.held_down_in());
             }
+            all.push(dropped);
         }
-        drop(all);
-        if has_changed || configured != *self.configured() {
-            *self.configured.write() = Arc::new(configured);
+        if shown(&all) != shown_before {
             self.served_changes.send_replace(());
             self.signals.work_queue.add_all();
         }
-        new
+    }
+
+    /// Returns the watches that the caller must start. They end with `stop`.
+    pub(crate) fn new_watches(&self, stop: &CancellationToken) -> Vec<NewWatch> {
+        let mut all = self.watched.write();
+        let unwatched = all.iter_mut().filter(|watched| watched.watching.is_none());
+        let start = |watched: &mut WatchedResource| {
+            let stop = stop.child_token();
+            watched.watching = Some(stop.clone().drop_guard());
+            NewWatch {
+                reference: watched.config.reference.clone(),
+                is_dropped: watched.is_dropped(),
+                stop,
+            }
+        };
+        unwatched.map(start).collect()
     }
 
     /// Unwatches the dropped resources that no shoot holds down.
     pub(crate) fn unwatch(&self, now: Instant) {
         let mut all = self.watched.write();
-        let unwatched = all.extract_if(.., |_, watched| {
-            let dropped_at = *watched.dropped_at.borrow();
+        let unwatched = all.extract_if(.., |watched| {
             // With the resource its kind or the permission to list it may have gone.
             let is_known = watched.is_listed() || watched.objects.is_empty();
-            dropped_at.is_some_and(|at| now >= at + LAST_WRITES)
+            watched.dropped_at.is_some_and(|at| now >= at + LAST_WRITES)
                 && is_known
                 && watched.held_down_in().is_empty()
         });
-        for (resource, watched) in unwatched {
-            watched.stop.cancel();
-            let mut configured = self.configured.write();
-            Arc::make_mut(&mut configured).retain(|dependent| dependent.reference != resource);
+        for watched in unwatched {
             self.signals.work_queue.add_all();
             tracing::info!(
-                %resource,
+                resource = %watched.config.reference,
                 "resource removed from the configuration is not scaled down in any shoot; no longer watching it"
             );
         }
     }
 
-    /// Returns true if a resource is watched only because an earlier configuration named it.
-    pub(crate) fn is_dropped(&self, reference: &ResourceRef) -> bool {
-        let dropped = self.of(reference, WatchedResource::is_dropped);
-        self.restores_only || dropped.unwrap_or_default()
-    }
-
     /// Returns true if a resource may be written in a direction: never down if it was dropped.
     pub(crate) fn is_configured(&self, reference: &ResourceRef, direction: Direction) -> bool {
-        let is_watched = self.watched.read().contains_key(reference);
-        is_watched && (direction != Direction::Down || !self.is_dropped(reference))
+        let is_dropped = self.of(reference, WatchedResource::is_dropped);
+        is_dropped.is_some_and(|dropped| direction != Direction::Down || !(dropped || self.restores_only))
     }
 }
 
@@ -135,6 +122,7 @@ fn report_dropped(resource: &ResourceRef, held: &[Arc<str>]) {
 mod tests {
     use serde_json::json;
     use watchdog_api::config::UnknownFields;
+    use watchdog_api::prober::ProberConfig;
     use watchdog_kube::key::ObjectKey;
     use watchdog_kube::watch::Change;
 
@@ -180,8 +168,8 @@ dependentResourceInfos:
         /// Returns how many watches start.
         fn configure(&mut self, both: bool) -> usize {
             let file = if both { &self.both } else { &self.only_kcm };
-            let stop = CancellationToken::new();
-            self.resources.configure(self.now, file, &stop).len()
+            self.resources.configure(self.now, &file.dependent_resource_infos);
+            self.resources.new_watches(&CancellationToken::new()).len()
         }
 
         /// The watch brings mcm, held down or not.
@@ -203,6 +191,13 @@ dependentResourceInfos:
             self.resources.take_in(&self.mcm, Change::Synced([exists].into()));
         }
 
+        /// The resources that are watched, and whether they were dropped.
+        fn configured(&self) -> Vec<(String, bool)> {
+            let dependents = self.resources.dependents("shoot--a").into_iter();
+            let shown = dependents.map(|one| (one.config.reference.name.clone(), one.dropped));
+            shown.collect()
+        }
+
         /// Returns true if mcm is still watched.
         fn is_watched_after(&mut self, pause: Duration) -> bool {
             self.now += pause;
@@ -217,8 +212,10 @@ dependentResourceInfos:
         bench.see(1, true);
         bench.configure(false);
         assert!(bench.is_watched_after(100 * LAST_WRITES));
-        assert!(bench.resources.is_dropped(&bench.mcm));
-        assert_eq!(bench.resources.configured().len(), 2);
+        assert_eq!(
+            bench.configured(),
+            [("kcm".to_owned(), false), ("mcm".to_owned(), true)]
+        );
         let may_write = |direction| bench.resources.is_configured(&bench.mcm, direction);
         assert!(may_write(Direction::Up) && !may_write(Direction::Down));
         bench.configure(false);
@@ -228,10 +225,7 @@ dependentResourceInfos:
         );
         bench.see(2, false);
         assert!(!bench.is_watched_after(Duration::ZERO));
-        assert_eq!(
-            *bench.resources.configured(),
-            bench.only_kcm.dependent_resource_infos
-        );
+        assert_eq!(bench.configured(), [("kcm".to_owned(), false)]);
         assert_eq!(bench.configure(true), 1, "it is watched anew when it comes back");
     }
 
@@ -252,8 +246,11 @@ dependentResourceInfos:
         let mut bench = Bench::new();
         bench.see(1, true);
         bench.configure(false);
-        assert_eq!(bench.configure(true), 0, "its watch still runs");
-        assert!(!bench.resources.is_dropped(&bench.mcm));
+        assert_eq!(bench.configure(true), 1, "its watch blocks readiness again");
+        assert_eq!(
+            bench.configured(),
+            [("kcm".to_owned(), false), ("mcm".to_owned(), false)]
+        );
         assert!(bench.is_watched_after(100 * LAST_WRITES));
     }
 

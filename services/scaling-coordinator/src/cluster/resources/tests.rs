@@ -8,21 +8,24 @@ use watchdog_runtime::work_queue::{WorkItem, WorkQueue};
 
 use super::*;
 use crate::domain::observed::ObservedResource;
+use crate::domain::testing::dependent;
 
 impl Resources {
     /// Watches a resource that nobody asks the API server for.
     pub(crate) fn add(&self, reference: &ResourceRef) {
+        let config = DependentResource {
+            reference: reference.clone(),
+            ..dependent("", 0, 0)
+        };
         let watched = WatchedResource {
-            dropped_at: watch::Sender::new(None),
-            stop: CancellationToken::new(),
             kind: Ok(ApiResource::from_gvk(&GroupVersionKind::gvk(
                 "apps",
                 "v1",
                 "Deployment",
             ))),
-            objects: ObjectIndex::new(self.signals.clone()),
+            ..WatchedResource::new(&self.signals, &config)
         };
-        self.watched.write().insert(reference.clone(), watched);
+        self.watched.write().push(watched);
     }
 
     fn synced(&self, exist: &BTreeSet<String>) {

@@ -288,9 +288,11 @@ fn a_contrary_direction_turns_at_the_next_write() {
     assert_eq!(bench.state(DOWN), FlowState::Settled);
     assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
     // The end of a write of the direction before means nothing.
-    let kcm = bench.next(UP).requests[0].reference.clone();
-    let (now, refused) = (bench.now, refused());
-    bench.hints.end_write(now, Direction::Down, &kcm, &refused);
+    let down = Request {
+        direction: Direction::Down,
+        ..bench.next(UP).requests[0].clone()
+    };
+    bench.hints.end(bench.now, &down, &refused());
     assert_eq!(bench.wanted(UP), ["scale kcm 2"]);
 }
 

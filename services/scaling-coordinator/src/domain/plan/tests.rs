@@ -1,6 +1,7 @@
 use super::*;
 use crate::domain::observed::Observed;
-use crate::domain::testing::{S, dependent_of, gardener, held, ignored, seen};
+use crate::domain::resource_step::ResourceStep;
+use crate::domain::testing::{dependent_of, gardener, held, ignored, seen};
 
 /// A line for each resource: level, name and next step.
 fn shown(direction: Direction, observed: [Observed; 3]) -> Vec<String> {
@@ -11,10 +12,13 @@ fn shown(direction: Direction, observed: [Observed; 3]) -> Vec<String> {
         .map(|(d, observed)| dependent_of(d, observed))
         .collect();
     let mut lines = Vec::new();
-    for (level, planned) in plan(direction, &dependents) {
-        lines.extend(planned.into_iter().map(|p| match p.step {
-            ResourceStep::Write(write) => format!("{level} {}: {write}", p.reference.name),
-            other => format!("{level} {}: {other:?}", p.reference.name),
+    for (level, planned) in plan(direction, dependents) {
+        lines.extend(planned.into_iter().map(|(dependent, planned)| {
+            let name = &dependent.config.reference.name;
+            match planned.step {
+                ResourceStep::Write(write) => format!("{level} {name}: {write}"),
+                other => format!("{level} {name}: {other:?}"),
+            }
         }));
     }
     lines
@@ -53,14 +57,4 @@ fn levels_ascend_and_keep_the_order_of_the_configuration() {
             "2 cluster-autoscaler: NotObserved",
         ]
     );
-}
-
-#[test]
-fn a_planned_resource_says_what_becomes_of_it_and_why() {
-    let config = gardener();
-    let plan = plan(Direction::Up, &[dependent_of(&config[1], held(2))]);
-    let planned = &plan[&1][0];
-    assert_eq!((planned.replicas, planned.target), (Some(0), Some(2)));
-    assert_eq!((planned.initial_delay, planned.timeout), (30 * S, 30 * S));
-    assert_eq!(planned.why, "it has 0 replicas, target 2 (as recorded)");
 }

@@ -1,4 +1,6 @@
 use super::*;
+use crate::domain::plan;
+use crate::domain::testing::{dependent_of, gardener, held};
 
 fn verdict_of(value: probe::Verdict) -> (ReceivedVerdict, Instant) {
     let sent_at = Instant::now();
@@ -67,4 +69,25 @@ fn hold_is_no_direction_to_ask_for() {
     for refused in [0, 1, -1, 4711] {
         assert_eq!(asked_direction(refused), None);
     }
+}
+
+#[test]
+fn a_planned_resource_says_what_becomes_of_it_and_why() {
+    let plan = super::plan(&ShootPlan {
+        direction: Direction::Up,
+        levels: plan::plan(Direction::Up, vec![dependent_of(&gardener()[1], held(2))]),
+        allowed: true,
+        reason: String::new(),
+    });
+    let planned = &plan.levels[0].resources[0];
+    assert_eq!(
+        (planned.spec_replicas, planned.target_replicas),
+        (Some(0), Some(2))
+    );
+    let seconds = |duration: &Option<prost_types::Duration>| duration.map(|duration| duration.seconds);
+    assert_eq!(
+        (seconds(&planned.initial_delay), seconds(&planned.timeout)),
+        (Some(30), Some(30))
+    );
+    assert_eq!(planned.reason, "It has 0 replicas, target 2 (as recorded).");
 }

@@ -29,11 +29,10 @@ impl ModelState {
         self.coordinators[c].has_turn = true;
         let mut sent = self.coordinators[c].queued.remove(request);
         let (now, i) = (self.now, index(&sent));
-        let reference = sent.reference.clone();
         let hints = &mut self.coordinators[c].hints;
-        hints.begin(now, &reference, sent.timeout);
+        hints.begin(now, &sent);
         if sent.write.is_none() {
-            hints.end_read(now, &reference, &RequestOutcome::Done);
+            hints.end(now, &sent, &RequestOutcome::Done);
             self.read(c, i, rules);
             return Ok(false);
         }
@@ -44,7 +43,7 @@ impl ModelState {
         if rules.checked && self.direction(c, rules) != Some(sent.direction) {
             let cancelled = RequestOutcome::Cancelled { why: "the direction" };
             let hints = &mut self.coordinators[c].hints;
-            hints.end_write(now, sent.direction, &reference, &cancelled);
+            hints.end(now, &sent, &cancelled);
             return Ok(false);
         }
         self.check_sending(c, &sent, rules)?;
@@ -99,7 +98,7 @@ impl ModelState {
             },
         };
         let hints = &mut self.coordinators[c].hints;
-        hints.end_write(self.now, sent.direction, &sent.reference, &outcome);
+        hints.end(self.now, &sent, &outcome);
         Ok(())
     }
 

@@ -90,16 +90,11 @@ impl Bench {
         let requests = self.next(direction).requests;
         let request = requests.iter().find(|request| text(request) == wanted);
         let request = request.unwrap_or_else(|| panic!("{wanted} is not among {requests:?}"));
-        let (reference, now) = (&request.reference, self.now);
-        self.hints.begin(now, reference, request.timeout);
-        if request.write.is_none() {
-            if outcome == RequestOutcome::Done {
-                self.unread.remove(short(reference));
-            }
-            self.hints.end_read(now, reference, &outcome);
-        } else {
-            self.hints.end_write(now, direction.unwrap(), reference, &outcome);
+        self.hints.begin(self.now, request);
+        if request.write.is_none() && outcome == RequestOutcome::Done {
+            self.unread.remove(short(&request.reference));
         }
+        self.hints.end(self.now, request, &outcome);
     }
 
     /// The watch shows this.

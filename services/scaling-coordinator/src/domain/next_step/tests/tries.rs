@@ -191,10 +191,7 @@ fn the_timeout_covers_the_writes_of_a_try() {
     bench.see("mcm", seen(2, 2));
     bench.now += 29 * S;
     let request = bench.next(DOWN).requests[0].clone();
-    let within = bench
-        .hints
-        .clone()
-        .begin(bench.now, &request.reference, request.timeout);
+    let within = bench.hints.clone().begin(bench.now, &request);
     assert_eq!(within, S, "what remains of the timeout");
     bench.now += S;
     assert_eq!(bench.steps(DOWN), "Pending BackingOff Absent");
