@@ -47,8 +47,9 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
     let granted_by = PermissionGrantor::Gardenlet;
     let (service_names, collectors): (&[&str], _) = match services {
         Services::Prober(configs) => {
-            let replica = Replica::elect(&base, "prober", PROBER_LEASE, timing, granted_by).await?;
-            let collectors = start_prober(&base, &replica, *configs, &mut routes);
+            let (replica, leadership) =
+                Replica::elect(&base, "prober", PROBER_LEASE, timing, granted_by).await?;
+            let collectors = start_prober(&base, &replica, leadership, *configs, &mut routes);
             let names = &[
                 lease_probe::app::GRPC_SERVICE,
                 scaling_coordinator::app::GRPC_SERVICE,
@@ -56,8 +57,9 @@ pub async fn build(options: DropInOptions, process: Process) -> anyhow::Result<B
             (names, collectors)
         }
         Services::Weeder(config) => {
-            let replica = Replica::elect(&base, "weeder", WEEDER_LEASE, timing, granted_by).await?;
-            let collector = weeder::app::start(&base, &replica, *config, &mut routes);
+            let (replica, leadership) =
+                Replica::elect(&base, "weeder", WEEDER_LEASE, timing, granted_by).await?;
+            let collector = weeder::app::start(&base, &replica, leadership, *config, &mut routes);
             (&[weeder::app::GRPC_SERVICE], vec![collector])
         }
     };
@@ -76,15 +78,17 @@ type Collectors = Vec<Arc<dyn watchdog_runtime::metrics::Collector>>;
 /// lease-probe, scaling-coordinator with its verdicts, and one watch of the Clusters for both.
 fn start_prober(
     base: &ServiceBuilder,
-    replica: &Replica<Leadership>,
+    replica: &Replica,
+    leadership: Leadership,
     configs: (lease_probe::config::Config, scaling_coordinator::config::Config),
     routes: &mut RoutesBuilder,
 ) -> Collectors {
     let (lease_probe, coordinator) = configs;
-    let probing = replica.clone().map(Sharing::Leader);
-    let (verdicts, view, probe) = lease_probe::app::start(base, &probing, lease_probe, routes);
+    let sharing = Sharing::Leader(leadership.clone());
+    let (verdicts, view, probe) = lease_probe::app::start(base, replica, &sharing, lease_probe, routes);
     let source = VerdictSource::InProcess(view);
-    let (scaling, coordinator) = scaling_coordinator::app::start(base, replica, coordinator, source, routes);
+    let (scaling, coordinator) =
+        scaling_coordinator::app::start(base, replica, leadership, coordinator, source, routes);
     let (seed, readiness, stop) = (
         replica.seed.clone(),
         base.readiness.clone(),

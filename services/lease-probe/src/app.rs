@@ -53,16 +53,16 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.probe.v1.LeaseProbeService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.args.common.clone(), process).await?;
-    let replica = if config.args.standalone {
+    let (replica, members) = if config.args.standalone {
         Replica::standalone(&base, SERVICE).await?
     } else {
         Replica::join_members(&base, SERVICE).await?
     };
-    let seed = replica.seed.clone();
     let mut routes = RoutesBuilder::default();
-    let (collector, _, on_cluster_change) = start(&base, &replica.map(Sharing::Members), config, &mut routes);
+    let sharing = Sharing::Members(members);
+    let (collector, _, on_cluster_change) = start(&base, &replica, &sharing, config, &mut routes);
     let (readiness, stop) = (base.readiness.clone(), base.draining.clone());
-    let clusters = seed_watches::clusters(seed, readiness, stop, vec![on_cluster_change]);
+    let clusters = seed_watches::clusters(replica.seed, readiness, stop, vec![on_cluster_change]);
     base.tasks.critical("clusters", clusters);
     let api = Api {
         routes,
@@ -85,7 +85,8 @@ pub enum Sharing {
 /// routes and returns the collector of /metrics, the verdicts, and what must receive the changes of the Clusters.
 pub fn start(
     base: &ServiceBuilder,
-    replica: &Replica<Sharing>,
+    replica: &Replica,
+    sharing: &Sharing,
     config: Config,
     routes: &mut RoutesBuilder,
 ) -> (Arc<dyn Collector>, SeedView<pb::Verdict>, OnClusterChange) {
@@ -107,14 +108,14 @@ pub fn start(
         rand::random::<f64>,
     );
     let (me, draining) = (base.identity.clone(), base.draining.clone());
-    let view = match &replica.membership {
+    let view = match sharing {
         Sharing::Members(_) => SeedView::shared(me, draining),
         Sharing::Leader(_) => SeedView::new(me, draining),
     };
     let manager = ProberManager::new(
         shared,
         rules.clone(),
-        follow_members(base, &replica.membership, &view),
+        follow_members(base, sharing, &view),
         HttpConnector {
             allow_local_addresses: config.args.allow_local_addresses,
         },
@@ -137,7 +138,7 @@ pub fn start(
     let service = LeaseProbeServiceServer::new(service);
     // The verdicts of this replica are merged with those of the others, where there are any to ask.
     let (own, dialer) = (own_verdicts(&manager), base.peer_dialer(SERVICE));
-    match &replica.membership {
+    match sharing {
         Sharing::Members(members) => {
             let (known, addresses) = (manager.clone(), members.clone());
             let exists = move |shoot: &str| !known.is_unknown(shoot);
@@ -155,7 +156,7 @@ pub fn start(
 /// Watches the Secrets of the seed, and checks the permissions for all that is read there.
 fn spawn_watches(
     base: &ServiceBuilder,
-    replica: &Replica<Sharing>,
+    replica: &Replica,
     manager: &Arc<ProberManager>,
     rules: &watch::Receiver<Arc<ProberConfig>>,
 ) {

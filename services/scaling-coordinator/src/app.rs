@@ -67,7 +67,8 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.args.common.clone(), process).await?;
     let granted_by = PermissionGrantor::Chart;
-    let mut replica = Replica::elect(&base, SERVICE, LEADER_LEASE, config.election, granted_by).await?;
+    let (mut replica, leadership) =
+        Replica::elect(&base, SERVICE, LEADER_LEASE, config.election, granted_by).await?;
     let addresses = if config.args.lease_probe.is_empty() {
         replica.find_members(&base, LEASE_PROBE)
     } else {
@@ -76,7 +77,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let dialer = base.peer_dialer(LEASE_PROBE);
     let lease_probes = VerdictSource::Replicas(ReplicaEndpoints { addresses, dialer });
     let mut routes = RoutesBuilder::default();
-    let (collector, on_cluster_change) = start(&base, &replica, config, lease_probes, &mut routes);
+    let (collector, on_cluster_change) =
+        start(&base, &replica, leadership, config, lease_probes, &mut routes);
     let (readiness, stop) = (base.readiness.clone(), base.draining.clone());
     let clusters = seed_watches::clusters(replica.seed, readiness, stop, vec![on_cluster_change]);
     base.tasks.critical("clusters", clusters);
@@ -101,7 +103,8 @@ pub enum VerdictSource {
 /// changes of the Clusters.
 pub fn start(
     base: &ServiceBuilder,
-    replica: &Replica<Leadership>,
+    replica: &Replica,
+    leadership: Leadership,
     config: Config,
     lease_probes: VerdictSource,
     routes: &mut RoutesBuilder,
@@ -119,7 +122,7 @@ pub fn start(
     let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, resources);
     spawn_watches(base, replica, &indexes, rules.clone());
     let on_cluster_change = indexes.on_cluster_change();
-    let inputs = indexes.inputs(replica.leadership().clone(), config.args.mode);
+    let inputs = indexes.inputs(leadership.clone(), config.args.mode);
     observe(base, lease_probes, Observers(inputs.verdicts.clone()));
     let reconciler = Arc::new(Reconciler {
         observe_events: config.args.observe_events,
@@ -128,7 +131,6 @@ pub fn start(
     let controller = Controller::new(reconciler.clone(), indexes.signals);
     base.tasks.critical("controller", controller.run());
 
-    let leadership = replica.leadership().clone();
     let (known, planned, leads) = (inputs.clone(), inputs.clone(), leadership.clone());
     let api = ScalingApi {
         scaling: scaling_view(base, &leadership, reconciler.clone()),
@@ -151,7 +153,7 @@ fn named(addresses: &[String]) -> watch::Receiver<Members> {
 /// Watches the seed except its Clusters, and checks the permissions for all of it.
 fn spawn_watches(
     base: &ServiceBuilder,
-    replica: &Replica<Leadership>,
+    replica: &Replica,
     indexes: &Indexes,
     rules: watch::Receiver<Arc<ProberConfig>>,
 ) {

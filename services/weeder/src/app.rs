@@ -50,7 +50,7 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.weeder.v1.WeederService";
 /// When an address cannot be bound, the TLS files cannot be used or there is no way to the seed.
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.args.common.clone(), process).await?;
-    let replica = Replica::elect(
+    let (replica, leadership) = Replica::elect(
         &base,
         SERVICE,
         LEASE,
@@ -59,7 +59,7 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     )
     .await?;
     let mut routes = RoutesBuilder::default();
-    let collector = start(&base, &replica, config, &mut routes);
+    let collector = start(&base, &replica, leadership, config, &mut routes);
     let api = Api {
         routes,
         service_names: &[GRPC_SERVICE],
@@ -72,7 +72,8 @@ pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
 /// of /metrics.
 pub fn start(
     base: &ServiceBuilder,
-    replica: &Replica<Leadership>,
+    replica: &Replica,
+    leadership: Leadership,
     config: Config,
     routes: &mut RoutesBuilder,
 ) -> Arc<dyn Collector> {
@@ -94,7 +95,6 @@ pub fn start(
     let may_publish = config.args.mode == Mode::Protect || config.args.observe_events;
     let events = events.open_if(may_publish && replica.granted_by == PermissionGrantor::Chart);
     let rules = base.follow(config.file);
-    let leadership = replica.leadership().clone();
     let state = Arc::new(SharedState::new(rules.borrow().clone()));
     let worker = DeletionWorker {
         state: state.clone(),
@@ -136,7 +136,7 @@ pub fn start(
 /// Watches the seed, and checks the permissions for that.
 fn spawn_watches(
     base: &ServiceBuilder,
-    replica: &Replica<Leadership>,
+    replica: &Replica,
     watches: SeedWatches,
     rules: watch::Receiver<Arc<WeederConfig>>,
     state: Arc<SharedState>,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use futures::StreamExt as _;
+use futures::future::OptionFuture;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -160,24 +161,18 @@ pub fn recorder(
         recorders: Mutex::default(),
     };
     let task = async move {
-        loop {
-            let notice = tokio::select! {
-                // First, so that nothing begins with the patience of one that has time.
-                biased;
-                () = stop.cancelled() => break,
-                notice = waiting.next() => notice,
-            };
-            let Some(notice) = notice else { return Ok(()) };
-            publisher.publish(notice).await;
-        }
-        let end = Instant::now() + LAST_EVENTS;
+        let mut end = None;
         let mut publishing = FuturesUnordered::new();
         let mut is_open = true;
         while is_open || !publishing.is_empty() {
+            let at_once = if end.is_some() { LAST_AT_ONCE } else { 1 };
             tokio::select! {
-                () = sleep_until(end) => break,
+                // First, so that nothing begins with the patience of one that has time.
+                biased;
+                () = stop.cancelled(), if end.is_none() => end = Some(Instant::now() + LAST_EVENTS),
+                Some(()) = OptionFuture::from(end.map(sleep_until)) => break,
                 Some(()) = publishing.next() => {}
-                notice = waiting.next(), if is_open && publishing.len() < LAST_AT_ONCE => match notice {
+                notice = waiting.next(), if is_open && publishing.len() < at_once => match notice {
                     Some(notice) => publishing.push(publisher.publish(notice)),
                     None => is_open = false,
                 },

@@ -47,29 +47,15 @@ fn issue_certificates(base: &ServiceBuilder, service: &str, seed: &kube::Client)
     has_certificate
 }
 
-/// A replica: its client for the seed and its membership.
+/// A replica on its seed.
 #[derive(Clone)]
-pub struct Replica<M> {
+pub struct Replica {
     /// Client for the seed.
     pub seed: kube::Client,
-    /// Membership among the replicas of the service.
-    pub membership: M,
     /// The grantor of the permissions on the seed.
     pub granted_by: PermissionGrantor,
     /// The permissions that the membership or the election needs.
     pub permissions: Vec<Permission>,
-}
-
-impl<M> Replica<M> {
-    /// The same replica, with its membership in another form.
-    pub fn map<N>(self, change: impl FnOnce(M) -> N) -> Replica<N> {
-        Replica {
-            seed: self.seed,
-            membership: change(self.membership),
-            granted_by: self.granted_by,
-            permissions: self.permissions,
-        }
-    }
 }
 
 /// A client for the seed, under the name of a program.
@@ -97,13 +83,16 @@ fn spawn_once_callable<F: Future<Output = ()> + Send + 'static>(
     });
 }
 
-impl Replica<watch::Receiver<Members>> {
+impl Replica {
     /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and then joins the replicas of
     /// `service`. Its Lease is deleted at the drain.
     ///
     /// # Errors
     /// When there is no way to the seed.
-    pub async fn join_members(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
+    pub async fn join_members(
+        base: &ServiceBuilder,
+        service: &'static str,
+    ) -> anyhow::Result<(Self, watch::Receiver<Members>)> {
         metrics::register();
         let seed = connect(base, service).await?;
         // Nobody can call a replica without a certificate.
@@ -113,15 +102,15 @@ impl Replica<watch::Receiver<Members>> {
             address: advertised(base.grpc_addr).to_string().into(),
         };
         let (namespace, readiness) = (&base.common.namespace, base.readiness.clone());
-        let (membership, members) =
+        let (members, following) =
             FollowedMembers::new(seed.clone(), namespace, service, readiness, Some(own));
-        spawn_once_callable(base, "membership", callable, |stop| members.run(stop));
-        Ok(Self {
+        spawn_once_callable(base, "membership", callable, |stop| following.run(stop));
+        let replica = Self {
             seed,
-            membership,
             granted_by: PermissionGrantor::Chart,
             permissions: of_member(&base.common),
-        })
+        };
+        Ok((replica, members))
     }
 
     /// Connects to the seed, and gets a certificate where `--tls-authority` asks for it. Has no Lease: nobody finds
@@ -129,21 +118,22 @@ impl Replica<watch::Receiver<Members>> {
     ///
     /// # Errors
     /// When there is no way to the seed.
-    pub async fn standalone(base: &ServiceBuilder, service: &'static str) -> anyhow::Result<Self> {
+    pub async fn standalone(
+        base: &ServiceBuilder,
+        service: &'static str,
+    ) -> anyhow::Result<(Self, watch::Receiver<Members>)> {
         let seed = connect(base, service).await?;
         // Nobody waits for the certificate but the callers.
         drop(issue_certificates(base, service, &seed));
         let members = Members::from([(base.identity.clone(), "".into())]);
-        Ok(Self {
+        let replica = Self {
             seed,
-            membership: watch::Sender::new(members).subscribe(),
             granted_by: PermissionGrantor::Chart,
             permissions: of_authority(&base.common),
-        })
+        };
+        Ok((replica, watch::Sender::new(members).subscribe()))
     }
-}
 
-impl<M> Replica<M> {
     /// The addresses of the replicas of `service`, by their membership Leases. From now on this replica needs the
     /// permission to list them.
     #[must_use]
@@ -160,9 +150,7 @@ impl<M> Replica<M> {
         });
         found
     }
-}
 
-impl Replica<Leadership> {
     /// Connects to the seed, gets a certificate where `--tls-authority` asks for it, and then takes part in the leader
     /// election of the replicas of `service` on one Lease. The blocker `leader-election` stays until the Lease was
     /// read, so a standby is ready. The Lease is released at the drain.
@@ -178,7 +166,7 @@ impl Replica<Leadership> {
         lease: &'static str,
         timing: ElectionTiming,
         granted_by: PermissionGrantor,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<(Self, Leadership)> {
         metrics::register();
         let (program, address) = match granted_by {
             PermissionGrantor::Chart => {
@@ -200,22 +188,16 @@ impl Replica<Leadership> {
             readiness: base.readiness.clone(),
             timing,
         };
-        let (membership, election) = LeaderElection::join(config, base.draining.clone());
+        let (leadership, election) = LeaderElection::join(config, base.draining.clone());
         spawn_once_callable(base, "leader-election", callable, |_| election.run());
         let mut permissions = of_leader(lease, &base.common);
         permissions.extend(of_authority(&base.common));
-        Ok(Self {
+        let replica = Self {
             seed,
-            membership,
             granted_by,
             permissions,
-        })
-    }
-
-    /// The leadership of this replica.
-    #[must_use]
-    pub const fn leadership(&self) -> &Leadership {
-        &self.membership
+        };
+        Ok((replica, leadership))
     }
 }
 

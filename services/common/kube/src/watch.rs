@@ -63,6 +63,7 @@ pub fn clusters(
         name: "clusters".into(),
         api: Api::all(seed),
         config: Config::default().page_size(CLUSTER_PAGE),
+        ends_if_not_served: false,
     };
     watch.run(readiness, stop, move |change| {
         for on_change in &mut handlers {
@@ -80,6 +81,8 @@ pub struct Watch<K> {
     pub api: Api<K>,
     /// Selectors.
     pub config: Config,
+    /// Ends also when the API server answers 404, because it does not serve the kind (any more).
+    pub ends_if_not_served: bool,
 }
 
 impl<K> Watch<K>
@@ -106,26 +109,11 @@ where
         on_change: impl FnMut(Change<K>) + Send,
     ) -> impl Future<Output = anyhow::Result<()>> {
         let blocker = readiness.block(self.name.clone(), "not listed yet");
-        self.drive(false, blocker, readiness, stop, on_change)
-    }
-
-    /// The same, and ends also when the API server answers 404, because it does not serve the kind (any more).
-    ///
-    /// # Errors
-    /// Never; the type is that of a critical task.
-    pub fn run_while_served(
-        self,
-        readiness: Readiness,
-        stop: CancellationToken,
-        on_change: impl FnMut(Change<K>) + Send,
-    ) -> impl Future<Output = anyhow::Result<()>> {
-        let blocker = readiness.block(self.name.clone(), "not listed yet");
-        self.drive(true, blocker, readiness, stop, on_change)
+        self.drive(blocker, readiness, stop, on_change)
     }
 
     async fn drive(
         self,
-        ends_if_not_served: bool,
         blocker: Blocker,
         readiness: Readiness,
         stop: CancellationToken,
@@ -229,7 +217,7 @@ where
             if is_refused(&error) {
                 blocker.replace(readiness.block(name.clone(), "the seed refuses access"));
             }
-            if ends_if_not_served && error.is_not_found() {
+            if self.ends_if_not_served && error.is_not_found() {
                 return Ok(());
             }
             // An API server whose etcd is restored is restarted.

@@ -117,6 +117,7 @@ fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
         name: "leases".into(),
         api: Api::<Lease>::namespaced(client.clone(), "garden"),
         config: watcher::Config::default(),
+        ends_if_not_served: false,
     };
     let watch = watch.run(readiness.clone(), stop.clone(), |_| {});
     let (sink, publish) = recorder(

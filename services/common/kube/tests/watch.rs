@@ -29,6 +29,7 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
         name: "leases".into(),
         api: Api::<Lease>::namespaced(client, "garden"),
         config: watcher::Config::default(),
+        ends_if_not_served: false,
     };
     let count = listed.clone();
     let on_change = move |change| match change {
@@ -84,6 +85,7 @@ async fn a_seed_that_goes_on_failing_gets_ever_fewer_lists_and_one_line_in_the_l
             name: "leases".into(),
             api: Api::<Lease>::namespaced(client, "garden"),
             config: watcher::Config::default(),
+            ends_if_not_served: false,
         };
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
         fail(&api);
@@ -126,6 +128,7 @@ async fn whether_etcd_was_restored_is_asked_again_soon_after_a_failure() {
         name: "leases".into(),
         api: leases,
         config: watcher::Config::default(),
+        ends_if_not_served: false,
     };
     let stop = CancellationToken::new();
     let run = tokio::spawn(watch.run(Readiness::default(), stop.clone(), |_| {}));

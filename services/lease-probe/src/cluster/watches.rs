@@ -39,6 +39,7 @@ pub async fn kubeconfigs(
                 name: watch_name(endpoint).into(),
                 api: Api::<KubeconfigSecret>::all(seed.clone()),
                 config: Config::default().fields(&format!("metadata.name={secret}")),
+                ends_if_not_served: false,
             };
             watch.run(readiness.clone(), stop.clone(), &on_change).await
         };

@@ -162,6 +162,7 @@ impl ResourceWatch {
             name: name(reference).into(),
             api: Api::<Workload>::all_with(self.seed.clone(), served),
             config: Config::default().fields(&format!("metadata.name={}", reference.name)),
+            ends_if_not_served: true,
         };
         let take_in = |change| {
             if matches!(change, Change::Synced(_)) {
@@ -171,7 +172,7 @@ impl ResourceWatch {
         };
         // It ends with its future.
         let stop = CancellationToken::new();
-        let watching = watch.run_while_served(self.readiness.clone(), stop, take_in);
+        let watching = watch.run(self.readiness.clone(), stop, take_in);
         // From now on the watch blocks.
         drop(unlisted);
         watching.await

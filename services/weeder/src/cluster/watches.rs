@@ -143,6 +143,7 @@ impl SeedWatches {
             name: name.into(),
             api,
             config,
+            ends_if_not_served: false,
         };
         watch.run(readiness, self.stop.clone(), on_change).boxed()
     }

@@ -63,7 +63,6 @@ pub struct FollowedMembers {
     own: Option<OwnLease>,
     leases: Api<Lease>,
     table: MemberTable,
-    started: Instant,
     renewed: Option<Instant>,
     members: watch::Sender<Members>,
     blocker: Option<Blocker>,
@@ -92,7 +91,6 @@ impl FollowedMembers {
             readiness,
             own,
             table: MemberTable::default(),
-            started: Instant::now(),
             renewed: None,
             members,
             blocker,
@@ -179,7 +177,7 @@ impl FollowedMembers {
             .iter()
             .filter_map(|lease| lease::parse(service, &lease.metadata));
         // The first list counts as a change.
-        let first = self.table.listed(self.started.elapsed(), parsed.collect());
+        let first = self.table.listed(Instant::now(), parsed.collect());
         let mut live = self.table.live();
         if let Some(own) = &self.own {
             // Whatever its Lease says.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Members;
 use crate::Identity;
 
@@ -33,48 +35,43 @@ pub(super) struct ObservedMember {
 /// The members as they were seen.
 #[derive(Debug, Default)]
 pub(super) struct MemberTable {
-    members: BTreeMap<Identity, KnownMember>,
-    listed_at: Option<Duration>,
-}
-
-#[derive(Debug)]
-struct KnownMember {
-    last: ObservedMember,
-    unchanged_for: Duration,
+    /// Each with the time for which its Lease did not change.
+    members: BTreeMap<Identity, (ObservedMember, Duration)>,
+    listed_at: Option<Instant>,
 }
 
 impl MemberTable {
     /// Takes over a list that was answered at `now`. Returns true if it is the first one.
-    pub(super) fn listed(&mut self, now: Duration, listed: Vec<ObservedMember>) -> bool {
+    pub(super) fn listed(&mut self, now: Instant, listed: Vec<ObservedMember>) -> bool {
         let before = self.listed_at.replace(now);
-        let step = before.map_or(Duration::ZERO, |last| now.saturating_sub(last));
+        let step = before.map_or(Duration::ZERO, |last| now.duration_since(last));
         let step = step.min(LONGEST_STEP);
         let mut known = std::mem::take(&mut self.members);
         for last in listed.into_iter().take(MAX_MEMBERS as usize) {
             // One that is seen for the first time counts as live: its replica may have just started.
             let same = known
                 .remove(&last.identity)
-                .filter(|known| (&known.last.uid, &known.last.version) == (&last.uid, &last.version));
-            let unchanged_for = same.map_or(Duration::ZERO, |known| known.unchanged_for.saturating_add(step));
+                .filter(|(known, _)| (&known.uid, &known.version) == (&last.uid, &last.version));
+            let unchanged_for = same.map_or(Duration::ZERO, |(_, before)| before.saturating_add(step));
             let identity = Arc::clone(&last.identity);
-            self.members.insert(identity, KnownMember { last, unchanged_for });
+            self.members.insert(identity, (last, unchanged_for));
         }
         before.is_none()
     }
 
     /// The live members by the last list.
     pub(super) fn live(&self) -> Members {
-        let live = |member: &&KnownMember| member.unchanged_for < LEASE_DURATION;
-        let live = self.members.values().filter(live);
-        let entry = |member: &KnownMember| (member.last.identity.clone(), member.last.address.clone());
-        live.map(entry).collect()
+        let members = self.members.values();
+        let live = members.filter(|(_, unchanged_for)| *unchanged_for < LEASE_DURATION);
+        live.map(|(member, _)| (member.identity.clone(), member.address.clone()))
+            .collect()
     }
 
     /// The Leases of members that died long ago.
     pub(super) fn abandoned(&self) -> Vec<ObservedMember> {
-        let abandoned = |member: &&KnownMember| member.unchanged_for >= ABANDONED_AFTER;
-        let abandoned = self.members.values().filter(abandoned);
-        abandoned.map(|member| member.last.clone()).collect()
+        let members = self.members.values();
+        let abandoned = members.filter(|(_, unchanged_for)| *unchanged_for >= ABANDONED_AFTER);
+        abandoned.map(|(member, _)| member.clone()).collect()
     }
 }
 
@@ -96,46 +93,48 @@ mod tests {
         table.live().keys().map(ToString::to_string).collect()
     }
 
-    fn seconds(seconds: u64) -> Duration {
-        Duration::from_secs(seconds)
+    /// A clock of which only the differences count.
+    fn clock() -> impl Fn(u64) -> Instant {
+        let start = Instant::now();
+        move |seconds| start + Duration::from_secs(seconds)
     }
 
     #[test]
     fn a_member_lives_while_its_lease_changes() {
-        let mut table = MemberTable::default();
+        let (mut table, at) = (MemberTable::default(), clock());
         for turn in 0..4 {
-            table.listed(seconds(5 * turn), vec![seen("a", turn), seen("b", 0)]);
+            table.listed(at(5 * turn), vec![seen("a", turn), seen("b", 0)]);
             let expected: &[&str] = if turn < 3 { &["a", "b"] } else { &["a"] };
             assert_eq!(names(&table), expected, "{turn}");
         }
-        table.listed(seconds(20), vec![seen("a", 4), seen("b", 1)]);
+        table.listed(at(20), vec![seen("a", 4), seen("b", 1)]);
         assert_eq!(names(&table), ["a", "b"], "it is back");
-        table.listed(seconds(25), vec![seen("b", 1)]);
+        table.listed(at(25), vec![seen("b", 1)]);
         assert_eq!(names(&table), ["b"], "a has left");
     }
 
     #[test]
     fn an_outage_in_which_nobody_could_renew_kills_nobody() {
-        let mut table = MemberTable::default();
-        table.listed(seconds(0), vec![seen("a", 0), seen("b", 0)]);
-        table.listed(seconds(600), vec![seen("a", 0), seen("b", 0)]);
+        let (mut table, at) = (MemberTable::default(), clock());
+        table.listed(at(0), vec![seen("a", 0), seen("b", 0)]);
+        table.listed(at(600), vec![seen("a", 0), seen("b", 0)]);
         assert_eq!(names(&table), ["a", "b"]);
-        table.listed(seconds(605), vec![seen("a", 1), seen("b", 0)]);
+        table.listed(at(605), vec![seen("a", 1), seen("b", 0)]);
         assert_eq!(names(&table), ["a", "b"]);
-        table.listed(seconds(610), vec![seen("a", 2), seen("b", 0)]);
+        table.listed(at(610), vec![seen("a", 2), seen("b", 0)]);
         assert_eq!(names(&table), ["a"], "it could have renewed its Lease for 15 s");
     }
 
     #[test]
     fn the_lease_of_a_member_that_died_long_ago_is_abandoned_and_strangers_are_bounded() {
-        let mut table = MemberTable::default();
+        let (mut table, at) = (MemberTable::default(), clock());
         for turn in 0..=720 {
             assert_eq!(table.abandoned(), []);
-            table.listed(seconds(5 * turn), vec![seen("a", turn), seen("b", 7)]);
+            table.listed(at(5 * turn), vec![seen("a", turn), seen("b", 7)]);
         }
         assert_eq!(table.abandoned(), [seen("b", 7)]);
         let many = (0..1000).map(|stranger| seen(&format!("x-{stranger}"), 0));
-        table.listed(seconds(5_000), many.collect());
+        table.listed(at(5_000), many.collect());
         assert_eq!(table.live().len(), MAX_MEMBERS as usize);
     }
 }
