@@ -1,5 +1,6 @@
 //! The metrics of the scaling-coordinator.
 
+use strum::{IntoEnumIterator as _, VariantArray as _};
 use watchdog_api::policy::Mode;
 use watchdog_runtime::label;
 use watchdog_runtime::metrics::{Counter, Gauge, Histogram, Labels, ShootLabel};
@@ -10,10 +11,10 @@ use crate::domain::request::RequestOutcome;
 use crate::domain::status::FlowState;
 use crate::domain::{Direction, direction_name};
 
-label!("direction": Direction = [Direction::Down, Direction::Up, Direction::Release]);
-label!("result": RequestOutcome = RequestOutcome::of_writes());
+label!("direction": Direction = Direction::VARIANTS);
+label!("result": RequestOutcome = RequestOutcome::iter().collect::<Vec<_>>());
 label!(pub(crate) struct WriteResult: "result");
-label!("result": Comparison = Comparison::ALL);
+label!("result": Comparison = Comparison::VARIANTS);
 label!(pub(crate) enum ReplicaState: "state" { Known = "known", Synced = "synced" });
 
 label!(pub(crate) enum IncidentStage: "stage" {

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use strum::IntoStaticStr;
 use tokio::time::Instant;
 use watchdog_api::names::MODE_ANNOTATION;
 use watchdog_api::policy::{Mode, ModeInForce};
@@ -20,7 +21,8 @@ use super::Direction;
 pub const CONFIRMATION_WAIT: Duration = Duration::from_secs(3);
 
 /// The result of probing a shoot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
+#[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
 pub enum ReportedOutcome {
     /// The nodes are connected.
     Healthy,
@@ -33,8 +35,10 @@ pub enum ReportedOutcome {
     /// No probe has come to a result yet.
     Pending,
     /// Another outcome without a direction, by its name in the API.
+    #[strum(transparent)]
     Undecided(&'static str),
     /// The observer repeats a verdict that is older than its last one.
+    #[strum(serialize = "an outdated verdict")]
     Outdated,
 }
 
@@ -51,16 +55,8 @@ impl ReportedOutcome {
 
     /// As in the API.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Healthy => "HEALTHY",
-            Self::LeasesExpired => "LEASES_EXPIRED",
-            Self::ExternalUnreachable => "EXTERNAL_UNREACHABLE",
-            Self::Skipped => "SKIPPED",
-            Self::Pending => "PENDING",
-            Self::Undecided(name) => name,
-            Self::Outdated => "an outdated verdict",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 
@@ -113,7 +109,8 @@ pub struct StreamCounts {
 }
 
 /// Why a shoot is held, for statistics; the reason of the decision is for people.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum HoldReason {
     /// The Cluster forbids it, or is not known.
     Cluster,
@@ -136,17 +133,8 @@ pub enum HoldReason {
 impl HoldReason {
     /// As a label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cluster => "cluster",
-            Self::NotLeading => "not_leading",
-            Self::Unreported => "unreported",
-            Self::Expired => "expired",
-            Self::Disagreement => "disagreement",
-            Self::Outdated => "outdated",
-            Self::Verdict => "verdict",
-            Self::Mode => "mode",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use strum::{IntoStaticStr, VariantArray};
 use tokio::time::Instant;
 use watchdog_api::names::COORDINATOR_FIELD_MANAGER;
 use watchdog_api::prober::ResourceRef;
@@ -61,7 +62,8 @@ pub(crate) struct Scaling {
 }
 
 /// This program beside the other writers, in one direction of an incident in mode observe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Comparison {
     /// This program would have scaled before them.
     Earlier,
@@ -87,15 +89,8 @@ pub(crate) struct Compared<'a> {
 // === impl Comparison ===
 
 impl Comparison {
-    pub(crate) const ALL: [Self; 4] = [Self::Earlier, Self::Later, Self::Alone, Self::OtherAlone];
-
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Earlier => "earlier",
-            Self::Later => "later",
-            Self::Alone => "alone",
-            Self::OtherAlone => "other_alone",
-        }
+    pub(crate) fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

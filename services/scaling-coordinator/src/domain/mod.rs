@@ -18,8 +18,11 @@ pub(crate) mod status;
 #[cfg(test)]
 pub(crate) mod testing;
 
+use strum::{IntoStaticStr, VariantArray};
+
 /// The direction in which to scale the dependants of a shoot. `None` means hold.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Direction {
     /// Scaled down: the nodes are cut off.
     Down,
@@ -38,12 +41,8 @@ pub(crate) fn direction_name(direction: Option<Direction>) -> &'static str {
 impl Direction {
     /// As a label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Down => "down",
-            Self::Up => "up",
-            Self::Release => "release",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// The settings of a resource for this direction.

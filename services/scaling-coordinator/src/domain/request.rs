@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use strum::{EnumIter, IntoStaticStr};
 use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
@@ -44,9 +45,11 @@ impl fmt::Display for Request {
 }
 
 /// The effect of a request, as far as the API server's answer shows it.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EnumIter, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum RequestOutcome {
     /// The write was applied, or the read has updated the index.
+    #[strum(serialize = "applied")]
     Done,
     /// The precondition did not hold: another client wrote in between. Nothing was applied.
     Conflict,
@@ -83,31 +86,8 @@ impl RequestOutcome {
         }
     }
 
-    /// One of each kind.
-    pub(crate) fn of_writes() -> [Self; 6] {
-        let (why, retry_after) = (String::new(), None);
-        [
-            Self::Done,
-            Self::Conflict,
-            Self::Refused {
-                why: why.clone(),
-                retry_after,
-            },
-            Self::Unknown { why, retry_after },
-            Self::Cancelled { why: "" },
-            Self::KeptBack,
-        ]
-    }
-
     /// The result of a write, as a label value.
-    pub(crate) const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Done => "applied",
-            Self::Conflict => "conflict",
-            Self::Refused { .. } => "refused",
-            Self::Unknown { .. } => "unknown",
-            Self::Cancelled { .. } => "cancelled",
-            Self::KeptBack => "kept_back",
-        }
+    pub(crate) fn as_str(&self) -> &'static str {
+        self.into()
     }
 }

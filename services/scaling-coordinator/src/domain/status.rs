@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use strum::IntoStaticStr;
 use tokio::time::Instant;
 use watchdog_api::policy::{Mode, ModeInForce};
 use watchdog_api::prober::ResourceRef;
@@ -11,7 +12,8 @@ use super::Direction;
 use super::decision::HoldReason;
 use super::incident::ShootIncidents;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum FlowState {
     /// Nothing to do: there is no direction.
     #[default]
@@ -25,14 +27,8 @@ pub(crate) enum FlowState {
 }
 
 impl FlowState {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Holding => "holding",
-            Self::Settled => "settled",
-            Self::Running => "running",
-            Self::Failed => "failed",
-            Self::KeptBack => "kept_back",
-        }
+    pub(crate) fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Domain <-> proto.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::SystemTime;
 
 use prost_types::Timestamp;
 use tokio::time::Instant;
@@ -43,7 +43,7 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
         outcome,
         observer: verdict.observer.as_str().into(),
         observed,
-        outcome_since: outcome_since(verdict, observed),
+        outcome_since: outcome_since(verdict, observed).unwrap_or(observed),
         list_revision: verdict.list_revision,
         // An outcome that began before etcd was restored has a first list of another history.
         first_revision: verdict.first_list_revision.min(verdict.list_revision),
@@ -62,20 +62,12 @@ pub(crate) fn verdict(received: &Received<probe::Verdict>) -> ReceivedVerdict {
 }
 
 /// When the outcome began, in local monotonic time: both timestamps are from the same wall clock.
-fn outcome_since(verdict: &probe::Verdict, observed: Instant) -> Instant {
-    let micros = |at: Option<&Timestamp>| {
-        at.map(|at| i128::from(at.seconds) * 1_000_000 + i128::from(at.nanos) / 1_000)
-    };
-    let (Some(since), Some(at)) = (
-        micros(verdict.outcome_change_time.as_ref()),
-        micros(verdict.observe_time.as_ref()),
-    ) else {
-        return observed;
-    };
-    let lasted = u64::try_from(at.saturating_sub(since)).unwrap_or(0);
-    observed
-        .checked_sub(Duration::from_micros(lasted))
-        .unwrap_or(observed)
+fn outcome_since(verdict: &probe::Verdict, observed: Instant) -> Option<Instant> {
+    let since = SystemTime::try_from(verdict.outcome_change_time?).ok()?;
+    let lasted = SystemTime::try_from(verdict.observe_time?)
+        .ok()?
+        .duration_since(since);
+    observed.checked_sub(lasted.ok()?)
 }
 
 fn outcome(outcome: i32) -> ReportedOutcome {
