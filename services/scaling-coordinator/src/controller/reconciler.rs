@@ -35,9 +35,9 @@ use crate::metrics::FAILURES;
 /// After a write that met a newer version or got no answer the resource is read within this time.
 const READ_AFTER_WRITE: Duration = Duration::from_secs(5);
 
-/// Most rounds of one turn. The next level often follows at once, or the removal of meltdown-protection-active and the
-/// next level. After these rounds it is another shoot's turn.
-const ROUNDS_OF_A_TURN: u32 = 4;
+/// Most rounds of requests of one turn: four times reads and the writes that rest on them. The next level often follows
+/// at once, or the removal of meltdown-protection-active and the next level. After these it is another shoot's turn.
+const ROUNDS_OF_A_TURN: u32 = 8;
 
 pub(crate) struct Reconciler {
     pub(crate) inputs: Arc<DecisionInputs>,
@@ -132,8 +132,8 @@ impl Reconciler {
         let Some(turn) = self.wait_for_turn(shoot, memory, direction, news).await else {
             return;
         };
+        memory.round_began = Some(Instant::now());
         for _ in 0..ROUNDS_OF_A_TURN {
-            memory.round_began = Some(Instant::now());
             if !self.use_turn(shoot, memory, direction, &turn).await {
                 break;
             }
@@ -169,8 +169,8 @@ impl Reconciler {
         }
     }
 
-    /// Reads what the next writes rest on, and makes them. Returns false if there is nothing to do in the direction of
-    /// the turn.
+    /// Makes the requests that are due. Those that rest on the Cluster come in the next round if it must be read first.
+    /// Returns false if there is nothing to do in the direction of the turn.
     async fn use_turn(
         &self,
         shoot: &Arc<str>,
@@ -179,45 +179,31 @@ impl Reconciler {
         turn: &Turn<'_>,
     ) -> bool {
         // Time has passed.
-        let mut next = self.look(shoot, memory);
+        let next = self.look(shoot, memory);
         if next.work() != Some(direction) || self.inputs.draining.is_cancelled() {
             return false;
         }
-        let reads_cluster = (next.prepares_write || next.requests.iter().any(Request::needs_cluster))
-            && !memory.was_cluster_read(Instant::now());
-        let mut failed = None;
-        if next.prepares_write || reads_cluster {
-            let cluster = async {
-                match reads_cluster {
-                    true => Some(self.confirm(shoot, turn).await),
-                    false => None,
-                }
-            };
-            let mut reads = std::mem::take(&mut next.requests);
-            reads.retain(|_| next.prepares_write);
-            let (confirmed, ()) = tokio::join!(cluster, self.make(shoot, memory, reads, turn));
-            match confirmed {
-                Some(Ok(())) => memory.note_cluster_read(Instant::now()),
-                Some(Err(outcome)) => failed = Some(outcome),
-                None => {}
-            }
-            next = self.look(shoot, memory);
-            if next.prepares_write || next.work() != Some(direction) {
-                return false;
-            }
-        }
+        let mut requests = next.requests;
+        let rests_on_cluster = next.prepares_write || requests.iter().any(Request::needs_cluster);
+        let reads_cluster = rests_on_cluster && !memory.was_cluster_read(Instant::now());
+        requests.retain(|request| !reads_cluster || !request.needs_cluster());
+        let cluster = OptionFuture::from(reads_cluster.then(|| self.confirm(shoot, turn)));
+        let (confirmed, ()) = tokio::join!(cluster, self.make(shoot, memory, requests, turn));
         let now = Instant::now();
-        let is_confirmed = memory.was_cluster_read(now);
-        let mut requests = std::mem::take(&mut next.requests);
-        requests.retain(|request| {
-            let may_go = is_confirmed || !request.needs_cluster();
-            if let (false, Some(outcome)) = (may_go, &failed) {
-                memory.hints.begin(now, request);
-                memory.hints.end(now, request, outcome);
+        match confirmed {
+            Some(Ok(())) => memory.note_cluster_read(now),
+            Some(Err(outcome)) => {
+                let mut due = self.look(shoot, memory).requests;
+                due.retain(Request::needs_cluster);
+                for request in &due {
+                    memory.hints.begin(now, request);
+                    memory.hints.end(now, request, &outcome);
+                }
             }
-            may_go
-        });
-        self.make(shoot, memory, requests, turn).await;
+            None if next.prepares_write => {}
+            // What was read before these writes says nothing about those that follow.
+            None => memory.round_began = Some(now),
+        }
         true
     }
 

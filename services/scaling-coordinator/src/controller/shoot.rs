@@ -17,10 +17,10 @@ use crate::domain::status::{FlowState, FlowStatus, ShootScaling};
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
 
-/// A write may rest on a read of the same round, and on one that ended less than this ago.
+/// A write may rest on a read since the last writes of the same turn, and on one that ended less than this ago.
 const JUST_NOW: Duration = Duration::from_secs(1);
 
-/// A write may rest on a Cluster that was read in the same round, or less than this ago: the next level often follows
+/// A write may rest on a Cluster that was read since then, or less than this ago: the next level often follows
 /// within seconds. The watch reports a change meanwhile, and hibernation begins with other steps than replica counts.
 const CLUSTER_LASTS: Duration = Duration::from_secs(5);
 
@@ -35,8 +35,7 @@ pub(super) struct ShootMemory {
     /// When each resource was read last, or an answer showed what a write has made of it.
     read_at: BTreeMap<ResourceRef, Instant>,
     cluster_read_at: Option<Instant>,
-    /// When the round began that the shoot is in. On a slow API server the reads of a round take longer than
-    /// [`JUST_NOW`].
+    /// When the reads began on which the next writes rest. On a slow API server they take longer than [`JUST_NOW`].
     pub(super) round_began: Option<Instant>,
     /// The writes that mode observe has kept back since the direction changed.
     kept_back: BTreeSet<ResourceRef>,
