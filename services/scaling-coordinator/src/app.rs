@@ -117,8 +117,11 @@ pub fn start(
         PermissionGrantor::Chart => None,
     };
     let rules = base.follow(config.file);
-    let resources =
-        |signals| Resources::new(signals, &rules.borrow().dependent_resource_infos).in_place_of(predecessor);
+    let resources = |signals| {
+        let mut resources = Resources::new(signals, &rules.borrow().dependent_resource_infos);
+        resources.predecessor = predecessor;
+        resources
+    };
     let indexes = Indexes::new(&replica.seed, &base.readiness, &base.tasks, resources);
     spawn_watches(base, replica, &indexes, rules.clone());
     let on_cluster_change = indexes.on_cluster_change();
@@ -273,14 +276,17 @@ impl Indexes {
         request_rate: u32,
     ) -> Reconciler {
         let limiter = RequestLimiter::new(request_rate);
-        let (seed, waiting) = (self.seed.clone(), limiter.waiting());
+        let (seed, waiting) = (self.seed.clone(), limiter.waiting.clone());
         let identity = inputs.leadership.identity();
         let (readiness, stop) = (self.readiness.clone(), self.tasks.draining());
         let (events, publish) = events::recorder(seed, SERVICE, identity, waiting, readiness, stop);
         self.tasks.critical("events", publish);
         Reconciler {
             inputs,
-            requests: ResourceRequests::new(self.seed.clone(), self.resources.clone()),
+            requests: ResourceRequests {
+                seed: self.seed.clone(),
+                resources: self.resources.clone(),
+            },
             limiter,
             states: StreamStore::new(),
             events: events.open_if(granted_by == PermissionGrantor::Chart),

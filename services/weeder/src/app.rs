@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::future::try_join;
 use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
 use tonic::service::RoutesBuilder;
 use watchdog_api::policy::Mode;
 use watchdog_api::weeder::WeederConfig;
@@ -87,7 +88,7 @@ pub fn start(
         SERVICE,
         &base.identity,
         // Their client has the lowest priority already.
-        watch::Sender::default().subscribe(),
+        TaskTracker::new(),
         base.readiness.clone(),
         base.draining.clone(),
     );

@@ -9,9 +9,10 @@ use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use watchdog_runtime::readiness::Readiness;
 
 use crate::client::{RequestError, request};
@@ -70,7 +71,7 @@ pub struct EventSink {
 struct Waiting {
     warnings: mpsc::Receiver<Notice>,
     ordinary: mpsc::Receiver<Notice>,
-    busy: watch::Receiver<usize>,
+    urgent: TaskTracker,
 }
 
 impl EventSink {
@@ -105,11 +106,10 @@ impl Waiting {
         let Self {
             warnings,
             ordinary,
-            busy,
+            urgent,
         } = self;
         let ordinary = async {
-            // Without the one who is busy, nothing is more urgent.
-            let _ = busy.wait_for(|urgent| *urgent == 0).await;
+            urgent.wait().await;
             ordinary.recv().await
         };
         tokio::select! {
@@ -128,27 +128,28 @@ impl Waiting {
     }
 }
 
-/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. `busy` is the
-/// number of things for which the API server is needed more urgently: meanwhile only warnings are published. When
-/// `stop` is cancelled the task goes on until all sinks are gone, for at most 5 s; what is left then is counted and
-/// dropped.
+/// A sink, and the task that publishes what it takes, under the name of the `controller` and the replica. While
+/// something `urgent` needs the API server, only warnings are published. When `stop` is cancelled the task goes on
+/// until all sinks are gone, for at most 5 s; what is left then is counted and dropped.
 pub fn recorder(
     client: kube::Client,
     controller: &str,
     identity: &str,
-    busy: watch::Receiver<usize>,
+    urgent: TaskTracker,
     readiness: Readiness,
     stop: CancellationToken,
 ) -> (
     EventSink,
     impl Future<Output = anyhow::Result<()>> + Send + 'static,
 ) {
+    // It is waited for those that are urgent now, and not for a last one.
+    urgent.close();
     let (warnings, waiting_warnings) = mpsc::channel(WARNINGS);
     let (ordinary, waiting_ordinary) = mpsc::channel(QUEUE);
     let mut waiting = Waiting {
         warnings: waiting_warnings,
         ordinary: waiting_ordinary,
-        busy,
+        urgent,
     };
     let reporter = Reporter {
         controller: controller.to_owned(),

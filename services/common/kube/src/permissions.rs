@@ -224,7 +224,7 @@ impl PreflightAnswers {
             Err(error) => {
                 // What was granted is believed until the seed says otherwise.
                 if self.missing.as_deref() != Some("") {
-                    self.block("cannot check them on the seed".to_owned());
+                    self.blocker = Some(self.readiness.block(NAME, "cannot check them on the seed"));
                 }
                 let failure = error.failure();
                 let reason = failure.reason.as_str();
@@ -250,18 +250,13 @@ impl PreflightAnswers {
             }
             return true;
         }
-        self.block(format!("grant this service on the seed: {list}"));
+        let why = format!("grant this service on the seed: {list}");
+        // The blocker before this one blocks until this one does.
+        self.blocker = Some(self.readiness.block(NAME, why));
         if is_news {
             tracing::error!(missing = list, "permissions on the seed are missing: grant them");
         }
         false
-    }
-
-    fn block(&mut self, why: String) {
-        match &self.blocker {
-            Some(blocker) => blocker.because(why),
-            None => self.blocker = Some(self.readiness.block(NAME, why)),
-        }
     }
 
     fn show(&mut self, needed: &[Permission], missing: &[Permission]) {

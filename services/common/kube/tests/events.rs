@@ -4,8 +4,8 @@
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use metrics_exporter_prometheus::PrometheusBuilder;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use watchdog_kube::events::{EventSink, Notice, recorder};
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::keys;
@@ -16,18 +16,18 @@ use watchdog_test_support::wait::{self, BOUND};
 
 /// An API server, a sink, and the task that publishes there what the sink takes.
 async fn start(stop: CancellationToken) -> (ApiServer, EventSink, impl Future<Output = anyhow::Result<()>>) {
-    start_beside(watch::Sender::default().subscribe(), stop).await
+    start_beside(TaskTracker::new(), stop).await
 }
 
-/// As [`start`], beside something that is busy.
+/// As [`start`], beside something that may be urgent.
 async fn start_beside(
-    busy: watch::Receiver<usize>,
+    urgent: TaskTracker,
     stop: CancellationToken,
 ) -> (ApiServer, EventSink, impl Future<Output = anyhow::Result<()>>) {
     let api = in_process::api_server(&["shoot--a"]).await.unwrap();
     let client = client(&api.kubeconfig("coordinator")).await.unwrap();
     let readiness = Readiness::default();
-    let (sink, publish) = recorder(client, "coordinator", "coordinator-0", busy, readiness, stop);
+    let (sink, publish) = recorder(client, "coordinator", "coordinator-0", urgent, readiness, stop);
     (api, sink, publish)
 }
 
@@ -115,8 +115,9 @@ async fn a_warning_is_not_lost_behind_thousands_of_other_events() {
 /// In an incident of many shoots the API server is needed for the writes that scale.
 #[tokio::test]
 async fn ordinary_events_wait_while_writes_are_waiting_and_warnings_do_not() {
-    let busy = watch::Sender::new(1);
-    let (api, sink, publish) = start_beside(busy.subscribe(), CancellationToken::new()).await;
+    let urgent = TaskTracker::new();
+    let busy = urgent.token();
+    let (api, sink, publish) = start_beside(urgent, CancellationToken::new()).await;
     let publish = tokio::spawn(publish);
     let ordinary = Notice {
         warning: false,
@@ -128,7 +129,7 @@ async fn ordinary_events_wait_while_writes_are_waiting_and_warnings_do_not() {
     eventually("the warnings are published", || published(&api).len() == 2).await;
     let notes: Vec<_> = published(&api).into_iter().map(|(note, _)| note).collect();
     assert_eq!(notes, ["look at this", "and at this"]);
-    busy.send_replace(0);
+    drop(busy);
     eventually("the other one is published", || published(&api).len() == 3).await;
     drop(sink);
     publish.await.unwrap().unwrap();

@@ -10,9 +10,9 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use watchdog_kube::events::{Notice, recorder};
 use watchdog_kube::members::{FollowedMembers, OwnLease};
 use watchdog_kube::watch::Watch;
@@ -124,7 +124,7 @@ fn start(client: &Client, readiness: &Readiness) -> JoinSet<()> {
         client.clone(),
         "scaling-coordinator",
         "scaling-coordinator-0",
-        watch::Sender::default().subscribe(),
+        TaskTracker::new(),
         readiness.clone(),
         stop.clone(),
     );

@@ -102,8 +102,9 @@ impl SeedRelease {
         let deadline = Instant::now() + options.timeout;
         let readiness = Readiness::default();
         let resources = |signals| {
-            let configured = &self.rules.borrow().dependent_resource_infos;
-            Resources::new(signals, configured).restoring_only()
+            let mut resources = Resources::new(signals, &self.rules.borrow().dependent_resource_infos);
+            resources.restores_only = true;
+            resources
         };
         let indexes = Indexes::new(seed, &readiness, tasks, resources);
         let releaser = Releaser {

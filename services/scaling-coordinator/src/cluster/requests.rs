@@ -25,17 +25,13 @@ use crate::domain::resource_step::{ResourceWrite, has_spec_replicas};
 /// The shortest deadline of a request, even if less of its timeout is left: a shorter one would only make it fail.
 pub(crate) const LEAST_DEADLINE: Duration = Duration::from_millis(500);
 
+/// Requests that feed what they show to the index.
 pub(crate) struct ResourceRequests {
-    seed: kube::Client,
-    resources: Arc<Resources>,
+    pub(crate) seed: kube::Client,
+    pub(crate) resources: Arc<Resources>,
 }
 
 impl ResourceRequests {
-    /// Requests that feed what they show to the index.
-    pub(crate) const fn new(seed: kube::Client, resources: Arc<Resources>) -> Self {
-        Self { seed, resources }
-    }
-
     /// Writes a resource that still has the version `against`, under a permit that was just given.
     pub(crate) async fn write(
         &self,

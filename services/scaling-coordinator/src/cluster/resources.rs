@@ -31,7 +31,9 @@ pub(crate) struct Resources {
     /// Those in the configuration file, in its order, and then the dropped ones that are still watched.
     watched: RwLock<Vec<WatchedResource>>,
     served_changes: watch::Sender<()>,
-    predecessor: Option<&'static str>,
+    /// Resources that this writer of `managedFields` holds down count as held down by the coordinator. The program
+    /// behind it has given its place to this one and restores nothing.
+    pub(crate) predecessor: Option<&'static str>,
     /// All resources count as dropped from the configuration, and all shoots as protected and healthy: what is held
     /// down is restored, and nothing else is touched.
     pub(crate) restores_only: bool,
@@ -61,21 +63,6 @@ impl Resources {
             served_changes: watch::Sender::new(()),
             predecessor: None,
             restores_only: false,
-        }
-    }
-
-    /// Counts resources that this writer of `managedFields` holds down as held down by the coordinator. The program
-    /// behind it has given its place to this one and restores nothing.
-    #[must_use]
-    pub(crate) fn in_place_of(self, predecessor: Option<&'static str>) -> Self {
-        Self { predecessor, ..self }
-    }
-
-    #[must_use]
-    pub(crate) fn restoring_only(self) -> Self {
-        Self {
-            restores_only: true,
-            ..self
         }
     }
 

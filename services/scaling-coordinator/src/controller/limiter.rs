@@ -1,8 +1,9 @@
 //! Bounds the requests to the seed: how many are under way, and how many begin in a second. Shoots take turns.
 
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as FairMutex, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{Mutex as FairMutex, Semaphore, SemaphorePermit};
 use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
 use watchdog_runtime::metrics::GaugeGuard;
 use watchdog_runtime::token_bucket::TokenBucket;
 
@@ -25,7 +26,8 @@ pub(crate) struct RequestLimiter {
     /// Held by the one who waits for the rate.
     next: FairMutex<()>,
     bucket: Mutex<TokenBucket>,
-    waiting: watch::Sender<usize>,
+    /// Each shoot that waits for a turn has a token.
+    pub(crate) waiting: TaskTracker,
 }
 
 /// A shoot's turn: it may make this many requests at once.
@@ -36,9 +38,6 @@ pub(crate) struct Turn<'a> {
     _requests: Option<SemaphorePermit<'a>>,
 }
 
-/// Counts a shoot that waits.
-struct WaitingShoot<'a>(&'a RequestLimiter);
-
 impl RequestLimiter {
     /// At most `rate` requests a second.
     pub(crate) fn new(rate: u32) -> Self {
@@ -48,18 +47,13 @@ impl RequestLimiter {
             next: FairMutex::new(()),
             // A tenth of a second's requests at once.
             bucket: Mutex::new(TokenBucket::new(rate, rate / 10)),
-            waiting: watch::Sender::default(),
+            waiting: TaskTracker::new(),
         }
-    }
-
-    /// How many shoots wait for a turn.
-    pub(crate) fn waiting(&self) -> watch::Receiver<usize> {
-        self.waiting.subscribe()
     }
 
     /// Waits for a turn of a shoot that goes in this direction and makes at most `width` requests at once.
     pub(crate) async fn turn(&self, direction: Direction, width: usize) -> Turn<'_> {
-        let waiting = WaitingShoot::new(self);
+        let waiting = (self.waiting.token(), WAITING.track(()));
         let up = match direction {
             Direction::Down => None,
             // The semaphores are never closed.
@@ -92,27 +86,6 @@ impl Turn<'_> {
     pub(crate) fn begin_request(&self) -> GaugeGuard {
         self.limiter.bucket.lock().take();
         UNDER_WAY.track(())
-    }
-}
-
-impl<'a> WaitingShoot<'a> {
-    fn new(limiter: &'a RequestLimiter) -> Self {
-        let waiting = Self(limiter);
-        waiting.add(1);
-        waiting
-    }
-
-    fn add(&self, shoots: isize) {
-        self.0.waiting.send_modify(|waiting| {
-            *waiting = waiting.saturating_add_signed(shoots);
-            WAITING.set((), *waiting as f64);
-        });
-    }
-}
-
-impl Drop for WaitingShoot<'_> {
-    fn drop(&mut self) {
-        self.add(-1);
     }
 }
 

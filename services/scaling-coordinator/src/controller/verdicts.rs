@@ -20,15 +20,11 @@ pub(crate) struct VerdictTable {
     work_queue: Arc<WorkQueue>,
     readiness: Readiness,
     blocker: Mutex<Option<Blocker>>,
-    streams: Mutex<BTreeMap<Arc<str>, VerdictStream>>,
+    /// The stream of each replica; none before it is synchronized.
+    streams: Mutex<BTreeMap<Arc<str>, Option<VerdictsByShoot>>>,
 }
 
-/// The stream of one replica.
-#[derive(Debug, Default)]
-struct VerdictStream {
-    is_synced: bool,
-    by_shoot: HashMap<String, ReceivedVerdict>,
-}
+type VerdictsByShoot = HashMap<String, ReceivedVerdict>;
 
 impl VerdictTable {
     pub(crate) fn new(work_queue: Arc<WorkQueue>, readiness: Readiness) -> Self {
@@ -74,8 +70,8 @@ impl VerdictTable {
 
     /// A stream is lost: its verdicts can be neither renewed nor cancelled.
     pub(crate) fn lost(&self, stream: &str) {
-        let lost = self.streams.lock().get_mut(stream).map(std::mem::take);
-        if lost.is_some_and(|lost| lost.is_synced) {
+        let lost = self.streams.lock().get_mut(stream).and_then(Option::take);
+        if lost.is_some() {
             self.streams_changed();
         }
     }
@@ -86,13 +82,10 @@ impl VerdictTable {
         stream: &Arc<str>,
         verdicts: impl IntoIterator<Item = (String, ReceivedVerdict)>,
     ) {
-        let synced = VerdictStream {
-            is_synced: true,
-            by_shoot: verdicts.into_iter().collect(),
-        };
+        let synced = verdicts.into_iter().collect();
         // A stream that was removed meanwhile no longer counts.
         if let Some(known) = self.streams.lock().get_mut(stream) {
-            *known = synced;
+            *known = Some(synced);
         }
         self.streams_changed();
     }
@@ -101,40 +94,40 @@ impl VerdictTable {
     /// [`ReportedOutcome::Outdated`] until something new comes.
     pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: ReceivedVerdict) {
         let mut streams = self.streams.lock();
-        let Some(known) = streams.get_mut(stream) else {
+        let Some(Some(known)) = streams.get_mut(stream) else {
             return;
         };
-        if let Some(before) = known.by_shoot.get(shoot)
+        if let Some(before) = known.get(shoot)
             && verdict.observed + ROUNDING < before.observed
         {
             verdict.outcome = ReportedOutcome::Outdated;
             verdict.observed = before.observed;
             verdict.valid_until = verdict.valid_until.max(before.valid_until);
         }
-        known.by_shoot.insert(shoot.to_owned(), verdict);
+        known.insert(shoot.to_owned(), verdict);
         drop(streams);
         self.work_queue.add(shoot);
     }
 
     /// A stream no longer reports a shoot.
     pub(crate) fn withdraw(&self, stream: &str, shoot: &str) {
-        if let Some(known) = self.streams.lock().get_mut(stream) {
-            known.by_shoot.remove(shoot);
+        if let Some(Some(known)) = self.streams.lock().get_mut(stream) {
+            known.remove(shoot);
         }
         self.work_queue.add(shoot);
     }
 
     pub(crate) fn on(&self, shoot: &str) -> Vec<ReceivedVerdict> {
         let streams = self.streams.lock();
-        let verdicts = streams.values().filter_map(|stream| stream.by_shoot.get(shoot));
-        verdicts.cloned().collect()
+        let synced = streams.values().flatten();
+        synced.filter_map(|known| known.get(shoot)).cloned().collect()
     }
 
     pub(crate) fn streams(&self) -> StreamCounts {
         let streams = self.streams.lock();
         StreamCounts {
             known: streams.len(),
-            synced: streams.values().filter(|stream| stream.is_synced).count(),
+            synced: streams.values().flatten().count(),
         }
     }
 }
@@ -173,6 +166,7 @@ mod tests {
             Arc::from("a"),
         );
         verdicts.joined(&stream);
+        verdicts.snapshot(&stream, []);
         let now = Instant::now() + Duration::from_secs(1_000);
         let upsert = |observed: Instant, outcome| {
             verdicts.upsert(&stream, "s", verdict(outcome, observed));
@@ -199,6 +193,7 @@ mod tests {
             ReportedOutcome::LeasesExpired
         );
         verdicts.lost("a");
+        verdicts.snapshot(&stream, []);
         assert_eq!(
             upsert(ago(10), ReportedOutcome::Healthy).0,
             ReportedOutcome::Healthy,

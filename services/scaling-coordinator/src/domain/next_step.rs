@@ -24,7 +24,7 @@ use super::resource_step::{PlannedStep, ResourceStep, ResourceWrite, plan_step};
 use super::status::{FlowState, FlowStatus, Progress, ResourceState};
 
 /// The next step of a shoot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NextStep {
     /// Requests to make now, together.
     pub requests: Vec<Request>,
@@ -54,19 +54,16 @@ pub struct Alert {
 }
 
 impl NextStep {
-    const fn showing(state: FlowState, level: Option<i32>, resources: Vec<Progress>) -> Self {
+    fn showing(state: FlowState, level: Option<i32>, resources: Vec<Progress>) -> Self {
+        let status = FlowStatus {
+            state,
+            level,
+            resources,
+            retry_at: None,
+        };
         Self {
-            requests: Vec::new(),
-            prepares_write: false,
-            kept_back: Vec::new(),
-            wake: None,
-            status: FlowStatus {
-                state,
-                level,
-                resources,
-                retry_at: None,
-            },
-            alerts: Vec::new(),
+            status,
+            ..Self::default()
         }
     }
 

@@ -20,8 +20,10 @@ use std::time::Duration;
 use http::Request;
 use kube::client::Body;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedRwLockReadGuard, RwLock, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::service_fn;
 use watchdog_runtime::publish::publish_if_changed;
 
@@ -59,7 +61,7 @@ pub struct LeadershipSetter {
 #[must_use = "the action is only covered while the permit exists"]
 pub struct Permit {
     until: Instant,
-    _acting: OwnedRwLockReadGuard<()>,
+    _acting: TaskTrackerToken,
 }
 
 #[derive(Debug)]
@@ -67,8 +69,8 @@ struct LeadershipState {
     identity: Identity,
     act_until: Mutex<Option<Instant>>,
     holds_lease: AtomicBool,
-    /// Every permit reads; who waits for all of them writes.
-    acting: Arc<RwLock<()>>,
+    /// Every permit has a token.
+    acting: TaskTracker,
     leads: watch::Sender<bool>,
     leader: watch::Sender<Option<Leader>>,
 }
@@ -79,12 +81,13 @@ impl Leadership {
     /// The replica of this name, and what tells it who leads. Nobody leads at first.
     #[must_use]
     pub fn channel(name: impl Into<Identity>, address: Option<Arc<str>>) -> (LeadershipSetter, Self) {
-        let name = name.into();
+        let (name, acting) = (name.into(), TaskTracker::new());
+        acting.close();
         let state = Arc::new(LeadershipState {
             identity: Arc::clone(&name),
             act_until: Mutex::default(),
             holds_lease: AtomicBool::new(false),
-            acting: Arc::default(),
+            acting,
             leads: watch::Sender::new(false),
             leader: watch::Sender::new(None),
         });
@@ -128,7 +131,7 @@ impl Leadership {
     #[must_use]
     pub fn act(&self) -> Option<Permit> {
         // Who waits for the permits has ended the leadership before: it sees this one, or this one sees the end.
-        let acting = Arc::clone(&self.state.acting).try_read_owned().ok()?;
+        let acting = self.state.acting.token();
         Some(Permit {
             until: self.state.act_until()?,
             _acting: acting,
@@ -178,7 +181,7 @@ impl LeadershipSetter {
 
     /// Waits until no permit is left. To be called once this replica does not lead.
     async fn idle(&self, deadline: Duration) -> bool {
-        timeout(deadline, self.state.acting.write()).await.is_ok()
+        timeout(deadline, self.state.acting.wait()).await.is_ok()
     }
 }
 

@@ -109,8 +109,8 @@ fn what_the_predecessor_holds_down_counts_as_the_coordinators_own() {
         (Some("dependency-watchdog"), "scaling-coordinator"),
         (Some("another"), "dependency-watchdog"),
     ] {
-        let (resources, _) = listed();
-        let resources = resources.in_place_of(predecessor);
+        let (mut resources, _) = listed();
+        resources.predecessor = predecessor;
         resources.applied(&kcm(), &held, None);
         resources.synced(&["shoot--a".to_owned()].into());
         let observed = resources.observed(&kcm(), "shoot--a");
