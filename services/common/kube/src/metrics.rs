@@ -1,24 +1,14 @@
 //! Metrics of the Kubernetes side. The label `service` is the service whose replicas share their work.
 
-use watchdog_runtime::failure::Reason;
 use watchdog_runtime::label;
-use watchdog_runtime::metrics::{Counter, Gauge, Labels};
+use watchdog_runtime::metrics::{Counter, Gauge};
 
 label!(pub(crate) struct WatchName: "watch");
 label!(pub(crate) enum EventResult: "result" { Published = "published", Failed = "failed", Dropped = "dropped" });
 label!(pub(crate) struct ServiceName: "service");
 label!(pub(crate) struct Verb: "verb");
 label!(pub(crate) struct ResourceName: "resource");
-
-/// The end of an attempt to write the own membership lease.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct RenewalResult(pub(crate) Result<(), Reason>);
-
-impl Labels for RenewalResult {
-    fn each(&self, add: &mut dyn FnMut(&'static str, &str)) {
-        add("result", self.0.err().map_or("ok", |reason| reason.as_str()));
-    }
-}
+label!(pub(crate) struct RenewalResult: "result");
 
 pub(crate) const WATCH_ERRORS: Counter<WatchName<'_>> = Counter::new(
     "watchdog_watch_errors_total",
@@ -57,7 +47,7 @@ pub(crate) const LEADER: Gauge<ServiceName<'_>> = Gauge::new(
     "1 while this replica leads its service and may act, by service.",
 );
 
-pub(crate) const RENEWALS: Counter<(ServiceName<'_>, RenewalResult)> = Counter::new(
+pub(crate) const RENEWALS: Counter<(ServiceName<'_>, RenewalResult<'_>)> = Counter::new(
     "watchdog_membership_renewals_total",
     "Attempts to write this replica's own membership Lease or that of the leader, by service and result: ok, or why it \
      failed as watchdog_retry_loop_failing has it.",

@@ -166,7 +166,7 @@ impl LeaderElection {
         match (self.candidate.step(), answer) {
             (_, Err(error)) => self.on_failed(now, &error),
             (ElectionStep::Write(_), Ok(Some(lease))) => {
-                RENEWALS.inc((ServiceName(self.config.service), RenewalResult(Ok(()))));
+                RENEWALS.inc((ServiceName(self.config.service), RenewalResult("ok")));
                 self.config.readiness.recovered(LOOP);
                 self.candidate.on_written(self.sent, now, lease);
             }
@@ -238,10 +238,7 @@ impl LeaderElection {
         let failure = error.failure();
         let reason = failure.reason.as_str();
         if writing {
-            RENEWALS.inc((
-                ServiceName(self.config.service),
-                RenewalResult(Err(failure.reason)),
-            ));
+            RENEWALS.inc((ServiceName(self.config.service), RenewalResult(reason)));
         }
         let lease = self.config.lease;
         if conflict {

@@ -21,6 +21,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+use watchdog_runtime::failure::Reason;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
 use self::table::MemberTable;
@@ -158,7 +159,8 @@ impl FollowedMembers {
             let params = PostParams::default();
             written = request_within(REQUEST_TIMEOUT, self.leases.create(&params, &lease)).await;
         }
-        let result = written.as_ref().map(drop).map_err(|error| error.failure().reason);
+        let failed = written.as_ref().err().map(|error| error.failure().reason);
+        let result = failed.map_or("ok", Reason::as_str);
         RENEWALS.inc((ServiceName(self.service), RenewalResult(result)));
         written?;
         self.renewed = Some(began);
