@@ -160,10 +160,13 @@ pub(crate) fn after_failure(
     }
     // A missing permission or Secret is not back sooner for asking every second, and an answer that is too large costs
     // more than any other. An API server is, and what an outage hides is as long as the outage and the pause after it.
-    // The Machines are listed again only when their pause is over, and silence must be proven meanwhile.
+    // While the seed does not list the Machines, the leases are listed, and silence must be proven meanwhile.
     let is_away = failure.suggests_outage() && !matches!(failure, ProbeFailure::AnswerTooLarge(_));
-    let is_pause = matches!(failure, ProbeFailure::MachinesThrottled(_));
-    let (growth, most) = match is_away || failure.is_own() || is_pause {
+    let is_of_seed = matches!(
+        failure,
+        ProbeFailure::Machines(_) | ProbeFailure::MachinesThrottled(_)
+    );
+    let (growth, most) = match is_away || failure.is_own() || is_of_seed {
         true => (
             1.25_f64,
             pace.failure_back_off.clamp(MIN_SPACING, LONGEST_ABSENCE),
@@ -385,12 +388,16 @@ mod tests {
         assert_eq!(close(PACE), at(4), "of 10,000 shoots at once");
     }
 
-    /// The seed throttles, not the shoot: leases are still listed.
+    /// The seed throttles or fails, not the shoot: leases are still listed.
     #[test]
-    fn a_429_of_the_seed_pauses_no_list_of_leases() {
-        let failure = ProbeFailure::MachinesThrottled(Some(Duration::from_secs(60)));
-        let due = |in_a_row| after_failure((at(0), at(0)), PACE, &failure, in_a_row, false);
-        assert_eq!((due(1), due(30)), (at(1), at(8)));
+    fn a_failure_of_the_seed_pauses_no_list_of_leases() {
+        for failure in [
+            ProbeFailure::MachinesThrottled(Some(Duration::from_secs(60))),
+            ProbeFailure::Machines("403".to_owned()),
+        ] {
+            let due = |in_a_row| after_failure((at(0), at(0)), PACE, &failure, in_a_row, false);
+            assert_eq!((due(1), due(30)), (at(1), at(8)), "{failure}");
+        }
     }
 
     #[test]
