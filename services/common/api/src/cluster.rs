@@ -45,6 +45,9 @@ pub struct Shoot {
     pub last_operation: String,
     /// Its state: `Processing`, `Succeeded`, `Error`, `Failed`, `Pending` or `Aborted`.
     pub last_operation_state: String,
+    /// True if the control plane has this specification: the last operation has succeeded with it. gardenlet writes the
+    /// Cluster at the start of an operation and at its end.
+    pub is_rolled_out: bool,
 }
 
 /// One of `spec.provider.workers`.
@@ -77,7 +80,7 @@ const KEEP: Keep = keep! {
     "spec" => {
         "shoot" => {
             "metadata" => {
-                "deletionTimestamp",
+                "generation", "deletionTimestamp",
                 "annotations" => { names::MODE_ANNOTATION, names::FAILURE_FRACTION_ANNOTATION },
             },
             "spec" => {
@@ -87,7 +90,7 @@ const KEEP: Keep = keep! {
                     "workers" => { "name", "controlPlane" => {}, "machineControllerManager" => { "nodeConditions" } },
                 },
             },
-            "status" => { "hibernated", "lastOperation" => { "type", "state" } },
+            "status" => { "hibernated", "observedGeneration", "lastOperation" => { "type", "state" } },
         },
     },
 };
@@ -110,6 +113,9 @@ fn shoot(cluster: &Subset) -> Result<Shoot, String> {
     }
     let grace: Option<String> = cluster.field(GRACE_PERIOD)?;
     let grace = grace.map(|text| duration::parse(&text)).transpose();
+    let last_operation_state: String = cluster.field("spec.shoot.status.lastOperation.state")?;
+    let at = |path: &str| cluster.0.pointer(path);
+    let is_observed = at("/spec/shoot/metadata/generation") == at("/spec/shoot/status/observedGeneration");
     let deletion: Option<IgnoredAny> = cluster.field("spec.shoot.metadata.deletionTimestamp")?;
     Ok(Shoot {
         deleting: deletion.is_some(),
@@ -121,7 +127,8 @@ fn shoot(cluster: &Subset) -> Result<Shoot, String> {
         // In Go the field is `IsHibernated`.
         is_hibernated: cluster.field("spec.shoot.status.hibernated")?,
         last_operation: cluster.field("spec.shoot.status.lastOperation.type")?,
-        last_operation_state: cluster.field("spec.shoot.status.lastOperation.state")?,
+        is_rolled_out: is_observed && last_operation_state == "Succeeded",
+        last_operation_state,
     })
 }
 

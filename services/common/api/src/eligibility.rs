@@ -155,6 +155,21 @@ fn settings(shoot: &Shoot) -> Result<ShootSettings, SkipReason> {
 // === impl ShootSettings ===
 
 impl ShootSettings {
+    /// These settings for a probe that ran with those `before`. If they are not rolled out, kube-controller-manager may
+    /// still have the grace period from before, so the shorter one counts: silence of a node that is cut off is a loss
+    /// under both.
+    #[must_use]
+    pub fn following(mut self, before: &Self, is_rolled_out: bool) -> Self {
+        if let (Some(grace), Some(before), false) = (
+            &mut self.node_monitor_grace,
+            before.node_monitor_grace,
+            is_rolled_out,
+        ) {
+            *grace = before.min(*grace);
+        }
+        self
+    }
+
     /// True if a condition of this type, when True, marks a node of this pool as unhealthy. `pool` is the node's label
     /// [`names::WORKER_POOL_LABEL`].
     #[must_use]

@@ -156,8 +156,14 @@ impl ProberManager {
             // Which kubeconfigs there are is not known yet. Nothing that stops a probe waits for that.
             Ok(_) if !inner.is_listed(&config) => {}
             Ok(settings) => {
+                let is_rolled_out = cluster.shoot.as_ref().is_ok_and(|shoot| shoot.is_rolled_out);
+                let running = inner.probes.get(shoot);
+                let settings = match running {
+                    Some(running) => settings.following(&running.inputs.borrow().settings, is_rolled_out),
+                    None => settings,
+                };
                 let inputs = inner.inputs(shoot, settings, config);
-                match inner.probes.get(shoot) {
+                match running {
                     Some(running) => {
                         publish_if_changed(&running.inputs, &inputs);
                     }

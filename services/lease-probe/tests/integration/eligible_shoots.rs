@@ -1,7 +1,8 @@
 //! The shoots that are probed, and the reasons for skipping the others.
 
 use serde_json::{Value, json};
-use watchdog_proto::probe::v1::{Outcome, SkipReason, Verdict};
+use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
+use watchdog_proto::probe::v1::{Evidence, Outcome, SkipReason, Verdict};
 use watchdog_test_support::simulation::SimulatedShoot;
 
 use crate::fixture::{Fixture, real};
@@ -88,14 +89,31 @@ async fn a_probe_that_runs_takes_up_changes_and_stops_by_the_stop_rules_only() {
 
     // In one write: a failed operation, which would not let it start, and another grace period. Where the second has
     // an effect, the first was seen.
-    alpha
-        .update_cluster(|cluster| {
-            let shoot = &mut cluster["spec"]["shoot"];
-            shoot["status"]["lastOperation"] = json!({"type": "Create", "state": "Failed"});
-            shoot["spec"]["kubernetes"]["kubeControllerManager"]["nodeMonitorGracePeriod"] = "80s".into();
+    let write = |state: &str, grace: &str, fraction: &str| {
+        alpha
+            .update_cluster(|cluster| {
+                let shoot = &mut cluster["spec"]["shoot"];
+                shoot["status"]["lastOperation"] = json!({"type": "Create", "state": state});
+                shoot["spec"]["kubernetes"]["kubeControllerManager"]["nodeMonitorGracePeriod"] = grace.into();
+                shoot["metadata"]["annotations"][FAILURE_FRACTION_ANNOTATION] = fraction.into();
+            })
+            .unwrap();
+    };
+    write("Failed", "32s", "0.6");
+    replica.until(&alpha, "judged by a shorter", expiry_age(29)).await;
+    // A longer one waits for the end of the operation that gives it to kube-controller-manager.
+    write("Failed", "80s", "0.7");
+    replica
+        .until(&alpha, "judged by the shorter and another share", |verdict| {
+            let has_share = |evidence: &Evidence| (evidence.threshold - 0.7).abs() < 1e-9;
+            expiry_age(29)(verdict) && verdict.evidence.as_ref().is_some_and(has_share)
         })
-        .unwrap();
-    replica.until(&alpha, "judged by another", expiry_age(60)).await;
+        .await;
+    write("Succeeded", "80s", "0.7");
+    replica
+        .until(&alpha, "judged by the longer", expiry_age(60))
+        .await;
+    write("Failed", "80s", "0.7");
     // Without one of its own the configuration's counts.
     let own = "/spec/kubernetes/kubeControllerManager";
     set(&alpha, own, json!({}));

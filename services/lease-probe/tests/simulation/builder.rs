@@ -1,5 +1,6 @@
 //! Puts histories together.
 
+use crate::input_changes::InputChanges;
 use crate::kubelet::{KubeletModel, NodeClock};
 use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
@@ -98,6 +99,7 @@ impl Builder {
             external_cuts: None,
             grace: 40 * SECOND,
             absences: vec![],
+            input_changes: InputChanges::default(),
         });
     }
 

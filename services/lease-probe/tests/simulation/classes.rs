@@ -3,6 +3,7 @@
 use crate::builder::Builder;
 use crate::classes_of_absence as absence;
 use crate::classes_of_faults as faults;
+use crate::classes_of_inputs as inputs;
 use crate::classes_of_nodes as nodes;
 use crate::classes_of_outages as outages;
 use crate::classes_of_witnesses as witnesses;
@@ -87,6 +88,8 @@ const IDLE: &str = "an API server that nobody else uses shows only every 10 s th
 const SHORT_GRACE: &str = "the grace period is shorter than the silence that proves a loss takes";
 const SLOW_LISTS: &str = "lists are up to 8 s late; kube-controller-manager has a watch";
 const THROTTLED: &str = "the API server asks lease-probe to leave it alone for 10 s each time";
+const NO_CREDENTIALS: &str =
+    "the API server refuses lease-probe's credentials and not those of kube-controller-manager";
 const ABSENT: &str = "what cannot be listed cannot be judged";
 const CAUGHT_UP: &str =
     "an API server that has caught up shows old renewals late, so its witness confirms some seconds later";
@@ -196,9 +199,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "401 for lease-probe, loss",
             &[faults::unauthorized, LOSS_AT_60_TO_140_S],
         )
-        .may_be_late(
-            "the API server refuses lease-probe's credentials and not those of kube-controller-manager",
-        ),
+        .may_be_late(NO_CREDENTIALS),
         class("401 or 403 for everybody", &[faults::refused_to_everybody]).may_be_late(FAILED_RENEWALS),
         class("slow answers", &[faults::slow]),
         class("slow answers, loss", &[faults::slow, LOSS_AT_60_TO_140_S])
@@ -301,6 +302,23 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("Machines without the label node", &[absence::machines_without_labels, nodes::quiet]),
         class("Machines without the label node, loss", &[absence::machines_without_labels, nodes::loss]),
         class("conditions that appear and stick in a loss", &[absence::conditions_stick_in_a_loss]),
+        class("kubeconfig rotated", &[inputs::kubeconfig_rotated]),
+        class("kubeconfig rotated around a loss", &[inputs::kubeconfig_rotated, nodes::loss]),
+        class("kubeconfig unusable, outage", &[|h| _ = inputs::kubeconfig_unusable(h), UP_TO_60_S]),
+        class("kubeconfig unusable before a loss", &[inputs::kubeconfig_unusable_before_a_loss]),
+        class(
+            "kubeconfig unusable around a loss",
+            &[|h| _ = inputs::kubeconfig_unusable(h), nodes::loss],
+        )
+        .may_be_late(NO_CREDENTIALS),
+        class(
+            "Machines refused before a loss, one of ten nodes dead",
+            &[writes::one_dead_of_ten, inputs::machines_refused_before_a_loss],
+        ),
+        class("grace period changes, outage", &[inputs::grace_changes, outages::survived_up_to_60_s]).may_be_late(FAILED_RENEWALS),
+        class("grace period changes around a loss", &[inputs::grace_changes, nodes::loss]),
+        class("node names reused", &[inputs::names_reused]),
+        class("node names reused, loss", &[inputs::names_reused, nodes::loss]).may_be_late(CANDIDATES),
         class("two witnesses, outage", &[witnesses::two_witnesses, UP_TO_60_S]),
         class("two witnesses, gateway fails over", &[witnesses::two_witnesses, writes::gateway_fails_over]),
         class("two witnesses, loss", &[witnesses::two_witnesses, nodes::loss]),

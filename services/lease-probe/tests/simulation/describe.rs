@@ -63,6 +63,19 @@ impl Account<'_> {
         lines.extend(
             absences.map(|it| format!("{:?} absent {}: {:?}", it.absent, span(it.from, it.to), it.form)),
         );
+        let changes = &script.input_changes;
+        lines.extend({ changes.graces.iter() }.map(|change| {
+            let times = [change.in_cluster, change.rolled_out].map(seconds);
+            format!(
+                "grace {} s from {} on, in kube-controller-manager from {}",
+                change.grace / SECOND,
+                times[0],
+                times[1]
+            )
+        }));
+        lines.extend(
+            { changes.secrets.iter() }.map(|(at, secret)| format!("Secret at {}: {secret:?}", seconds(*at))),
+        );
         let instants = self.instants();
         lines.extend(self.nodes(instants[0]));
         let terms = self.happened.terms.iter();

@@ -183,11 +183,13 @@ fn judge_loss(
     let detection = renewed.get(k - 1).map_or(0, |kth| at - kth);
     let sets = script.candidates_between(history, at - NODES_KNOWN_FOR, at);
     let marks_enough = |frozen: ShootScript| {
-        let frozen = frozen.play(at + EVER, at);
+        let frozen = frozen.play(at + EVER + script.longest_grace(), at);
         sets.iter().any(|candidates| ever_marks(&frozen, candidates, at))
     };
-    let was =
-        history.unknown(&candidates, at) >= k || marks.iter().any(|mark| (at..at + EVER).contains(mark));
+    let was = history.unknown(&candidates, at) >= k
+        || marks
+            .iter()
+            .any(|mark| (at..at + EVER + script.longest_grace()).contains(mark));
     let judgement = match marks_enough(script.frozen_at(at)) {
         true if was => LossJudgement::Right,
         true => LossJudgement::HealedInTime,
@@ -239,7 +241,9 @@ fn is_unfounded(script: &ShootScript, history: &ShootHistory, verdict: &SeenVerd
     // Nodes and Machines are asked for after the leases.
     let sets = script.candidates_between(history, asked - NODES_KNOWN_FOR, verdict.at);
     let written = |node: &&usize| last_write(&history.nodes[**node].kubelet.writes, listed);
-    let is_silent = |node: &&usize| written(node).is_none_or(|w| w.at < asked - script.grace - NO_EVIDENCE);
+    let is_silent = |node: &&usize| {
+        written(node).is_none_or(|w| w.at < asked - script.grace_in_cluster(asked) - NO_EVIDENCE)
+    };
     let too_silent = |candidates: &Vec<usize>| {
         let silent = candidates.iter().filter(is_silent).count();
         candidates.len() > 1 && silent >= required(candidates.len())
@@ -261,7 +265,7 @@ fn late(
         |verdict: &&SeenVerdict| verdict.direction == Direction::Up && is_down(verdicts, verdict.at - 1);
     let restored = { verdicts.iter() }.rfind(|verdict| verdict.at <= marked && is_restored(verdict));
     // One that has just been restored counts anew, and may mark the nodes later than one that was never scaled down.
-    let marked = match restored.filter(|verdict| marked < verdict.at + script.grace) {
+    let marked = match restored.filter(|verdict| marked < verdict.at + script.longest_grace()) {
         Some(restored) => {
             let anew = script.restored_at(history, restored.at, length);
             marks(script, &anew, length).first().copied()?

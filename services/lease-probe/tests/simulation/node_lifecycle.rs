@@ -52,6 +52,8 @@ pub(crate) struct ReadyChange {
 #[derive(Debug, Clone)]
 pub(crate) struct NodeLifecycleModel<'a> {
     pub(crate) grace: GracePeriods,
+    /// Other `--node-monitor-grace-period`s, and when a process with each of them leads, in order.
+    pub(crate) monitor_changes: &'a [(Micros, Micros)],
     /// When a process leads.
     pub(crate) terms: &'a [TimeSpan],
     /// When nothing of what happens reaches the caches; all of it does at the end.
@@ -96,6 +98,11 @@ impl NodeLifecycleModel<'_> {
     fn seen_at(&self, at: Micros) -> Micros {
         let gap = self.watch_gaps.iter().filter(|gap| gap.contains(at));
         gap.map(|gap| gap.from).min().unwrap_or(at) - WATCH_LATENCY
+    }
+
+    fn monitor_grace(&self, at: Micros) -> Micros {
+        let last = self.monitor_changes.iter().rfind(|(from, _)| *from <= at);
+        last.map_or(self.grace.monitor, |(_, grace)| *grace)
     }
 
     fn can_write(&self, at: Micros) -> bool {
@@ -189,7 +196,7 @@ impl<'a> NodeFold<'a> {
             health.probe_timestamp = now;
         }
         let grace = match heartbeat {
-            Some(_) => self.model.grace.monitor,
+            Some(_) => self.model.monitor_grace(now),
             None => self.model.grace.startup,
         };
         // It writes the version that it sees: the API server refuses that if the kubelet has reported since.

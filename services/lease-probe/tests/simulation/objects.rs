@@ -54,8 +54,9 @@ pub(crate) fn answer(shoot: &PlayedShoot, request: &ApiRequest, at: Micros) -> S
     }
 }
 
-fn name(node: usize) -> String {
-    format!("node-{node}")
+/// The name of the node with this number.
+fn name(node: &NodeScript, number: usize) -> String {
+    format!("node-{}", node.name_of.unwrap_or(number))
 }
 
 /// Asks for one node, to learn how many there are.
@@ -118,9 +119,9 @@ fn leases(shoot: &PlayedShoot, at: Micros) -> String {
         Some(format!(
             r#"{{"metadata":{{"name":"{}","namespace":"kube-node-lease","resourceVersion":"{}"}},
                 "spec":{{"holderIdentity":"{}","leaseDurationSeconds":{},"renewTime":"{renew_time:.6}"}}}}"#,
-            name(i),
+            name(node, i),
             shoot.writes.revision(server, write.at, at),
-            name(i),
+            name(node, i),
             node.kubelet.lease_duration / 1_000_000,
         ))
     });
@@ -153,7 +154,7 @@ fn nodes(shoot: &PlayedShoot, counted: bool, at: Micros) -> String {
                 "name":"{}","labels":{{
                 "worker.gardener.cloud/pool":"pool","topology.kubernetes.io/zone":"z{}"}}{annotations}
                 }},"spec":{{"providerID":"sim:///{i}"}},"status":{{"conditions":[{conditions}]}}}}"#,
-            name(i),
+            name(node, i),
             i % 3
         )
     });
@@ -177,7 +178,7 @@ fn machines(shoot: &PlayedShoot, at: Micros) -> String {
         };
         let label = match node.has(NodeFact::MachineWithoutLabel, at) {
             true => String::new(),
-            false => format!(r#""node":"{}""#, name(i)),
+            false => format!(r#""node":"{}""#, name(node, i)),
         };
         format!(
             r#"{{"metadata":{{"name":"machine-{i}","labels":{{{label}}}}},"spec":{{"providerID":"sim:///{i}"}},

@@ -1,6 +1,7 @@
 //! The script of a history: the events of shoots, their nodes and API servers, and of the probers.
 
 use crate::absence::{Absence, Absent};
+use crate::input_changes::InputChanges;
 use crate::kubelet::{KubeletModel, last_write};
 use crate::leadership::{terms, watch_gaps};
 use crate::network::NetworkPath;
@@ -58,6 +59,8 @@ pub(crate) struct NodeScript {
     /// When it reports a Ready condition for the first time; none if it never does.
     pub(crate) first_report: Option<Micros>,
     pub(crate) facts: Vec<FactSpan>,
+    /// The node whose name it has, which was deleted before.
+    pub(crate) name_of: Option<usize>,
 }
 
 #[derive(Debug, Clone)]
@@ -70,6 +73,7 @@ pub(crate) struct ShootScript {
     pub(crate) external_cuts: Option<Vec<TimeSpan>>,
     pub(crate) grace: Micros,
     pub(crate) absences: Vec<Absence>,
+    pub(crate) input_changes: InputChanges,
 }
 
 /// One history: shoots that are probed by the same process, one process after the other, or by two at a time.
@@ -106,6 +110,7 @@ impl NodeScript {
             deleted: FOREVER,
             first_report: Some(created),
             facts: vec![],
+            name_of: None,
         }
     }
 
@@ -157,6 +162,7 @@ impl ShootScript {
             absences: { self.absences.iter() }
                 .map(|absence| absence.frozen_at(at))
                 .collect(),
+            input_changes: self.input_changes.frozen_at(at),
             ..self.clone()
         }
     }
@@ -240,11 +246,15 @@ impl ShootScript {
 
     fn history(&self, nodes: Vec<NodeActivity>, terms: Vec<TimeSpan>, until: Micros) -> ShootHistory {
         let watch_gaps = watch_gaps(&self.server);
+        let terms = self.input_changes.restart(terms);
+        let changes = self.input_changes.graces.iter();
+        let changes: Vec<_> = changes.map(|change| (change.rolled_out, change.grace)).collect();
         let model = NodeLifecycleModel {
             grace: GracePeriods {
                 monitor: self.grace,
                 startup: 60 * SECOND,
             },
+            monitor_changes: &changes,
             terms: &terms,
             watch_gaps: &watch_gaps,
             seed: self.server.seed,

@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lease_probe::cluster::kubeconfig::{Access, Kubeconfig, access};
-use lease_probe::controller::prober::{ProbeContext, ProbeInputs, Prober};
+use lease_probe::controller::prober::{ProbeContext, Prober};
 use lease_probe::domain::outcome::Outcome;
 use lease_probe::domain::verdict::Verdict;
 use parking_lot::Mutex;
 use scaling_coordinator::domain::decision::ReceivedVerdict;
 use tokio::sync::watch;
 use watchdog_api::config::UnknownFields;
-use watchdog_api::eligibility::ShootSettings;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
+use watchdog_runtime::publish::publish_if_changed;
 
 use crate::judge::{Direction, SeenVerdict};
 use crate::node_lifecycle_input::TimeSpan;
@@ -202,16 +201,8 @@ impl ProberProcess<'_> {
         let mut senders = Vec::new();
         for (shoot, probed) in self.shoots.iter().zip(self.probed) {
             let connector = |external| SimConnector::new(clock, shoot.clone(), external, probed.clone());
-            let (sender, receiver) = watch::channel(ProbeInputs {
-                settings: Arc::new(ShootSettings {
-                    node_monitor_grace: Some(duration(shoot.script.grace)),
-                    ..ShootSettings::default()
-                }),
-                config: self.config.clone(),
-                internal: kubeconfig(),
-                external: shoot.script.external_cuts.as_ref().map(|_| kubeconfig()),
-            });
-            senders.push(sender);
+            let (sender, receiver) = watch::channel(shoot.script.inputs(&self.config, run.from, None));
+            senders.push((&shoot.script, sender));
             let recorder = Recorder {
                 clock,
                 probed: probed.clone(),
@@ -221,22 +212,24 @@ impl ProberProcess<'_> {
             let prober = Prober::new(shared.clone(), receiver, report, shoot.name.clone(), connectors);
             running.spawn(Box::pin(prober.run(self.shoots.len())));
         }
+        let changes = senders
+            .iter()
+            .flat_map(|(script, _)| script.input_changes.instants());
+        let mut changes: Vec<_> = changes.filter(|at| (run.from..run.to).contains(at)).collect();
+        changes.sort_unstable();
+        for at in changes {
+            clock.sleep_until(at).await;
+            for (script, sender) in &senders {
+                let inputs = script.inputs(&self.config, at, Some(&sender.borrow()));
+                publish_if_changed(sender, &inputs);
+            }
+        }
         clock.sleep_until(run.to).await;
         running.abort_all();
         while let Some(ended) = running.join_next().await {
             assert!(ended.is_err_and(|error| error.is_cancelled()), "a prober ended");
         }
     }
-}
-
-pub(crate) fn kubeconfig() -> Access {
-    static ACCESS: std::sync::OnceLock<Arc<Kubeconfig>> = std::sync::OnceLock::new();
-    let text = "apiVersion: v1\nkind: Config\ncurrent-context: shoot\ncontexts:\n- name: shoot\n  context: {cluster: \
-                shoot, user: probe}\nclusters:\n- name: shoot\n  cluster: {server: 'https://shoot:443'}\nusers:\n- \
-                name: probe\n  user: {token: none}\n";
-    Ok(ACCESS
-        .get_or_init(|| access(Ok(Some(text.as_bytes()))).unwrap())
-        .clone())
 }
 
 struct Recorder {

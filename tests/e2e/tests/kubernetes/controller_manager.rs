@@ -78,6 +78,7 @@ impl Comparison {
         for phase in (0..MONITOR_PERIOD).step_by(50 * MILLISECOND as usize) {
             let model = NodeLifecycleModel {
                 grace: GRACE,
+                monitor_changes: &[],
                 terms: &[TimeSpan::new(phase - 2 * MONITOR_PERIOD, Micros::MAX)],
                 watch_gaps: &[],
                 seed: 0,

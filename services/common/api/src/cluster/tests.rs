@@ -21,6 +21,7 @@ fn reads_a_cluster_as_gardener_writes_it() {
         (&*shoot.last_operation, &*shoot.last_operation_state),
         ("Reconcile", "Succeeded")
     );
+    assert!(shoot.is_rolled_out);
     let manager = &shoot.workers[1].machine_controller_manager;
     assert_eq!(manager.node_conditions, ["KernelDeadlock", "DiskPressure"]);
 }

@@ -179,6 +179,35 @@ fn only_what_matters_changes_the_settings() {
     assert_ne!(base, may_continue(&with(grace, json!("40s"))).unwrap());
 }
 
+/// gardenlet writes the Cluster at the start of an operation, and kube-controller-manager gets its grace period later.
+#[test]
+fn a_longer_grace_period_counts_when_it_is_rolled_out() {
+    let with_grace = |seconds: Option<u64>| ShootSettings {
+        node_monitor_grace: seconds.map(Duration::from_secs),
+        ..ShootSettings::default()
+    };
+    for (before, now, is_rolled_out, expected) in [
+        (Some(40), Some(120), false, Some(40)),
+        (Some(40), Some(120), true, Some(120)),
+        (Some(120), Some(40), false, Some(40)),
+        (None, Some(120), false, Some(120)),
+        (Some(120), None, false, None),
+    ] {
+        let followed = with_grace(now).following(&with_grace(before), is_rolled_out);
+        assert_eq!(
+            followed,
+            with_grace(expected),
+            "{before:?} {now:?} {is_rolled_out}"
+        );
+    }
+    let is_rolled_out = |pointer: &str, value: Value| with(pointer, value).shoot.unwrap().is_rolled_out;
+    assert!(is_rolled_out("/spec/shoot/spec/region", json!("eu")));
+    let state = "/spec/shoot/status/lastOperation/state";
+    assert!(!is_rolled_out(state, json!("Processing")));
+    // The Shoot is ignored, or waits for its maintenance time window: the operation that succeeded was an earlier one.
+    assert!(!is_rolled_out("/spec/shoot/metadata/generation", json!(2)));
+}
+
 #[test]
 fn reasons_have_a_label_and_a_sentence() {
     use SkipReason::*;

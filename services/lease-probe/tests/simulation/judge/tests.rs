@@ -22,6 +22,7 @@ fn script(cut_of: impl Fn(usize) -> Option<(i64, i64)>, segments: &[(i64, i64, B
         external_cuts: None,
         grace: 40 * SECOND,
         absences: vec![],
+        input_changes: crate::input_changes::InputChanges::default(),
     }
 }
 

@@ -35,6 +35,7 @@ fn every_ten(from: i64, to: i64) -> Vec<i64> {
 fn changes(node: &NodeActivity, terms: &[TimeSpan], watch_gaps: &[TimeSpan]) -> Vec<(i64, bool)> {
     let model = NodeLifecycleModel {
         grace: GRACE,
+        monitor_changes: &[],
         terms,
         watch_gaps,
         seed: 1,

@@ -2,10 +2,10 @@ use lease_probe::cluster::transport::{Connector, Link};
 
 use super::*;
 use crate::builder::Builder;
+use crate::input_changes::{SecretChange, kubeconfig};
 use crate::judge::unprotected;
 use crate::other_writers::Writes;
 use crate::timeline::Behaviour;
-use crate::virtual_time::kubeconfig;
 
 /// Opens a link 60 s into a history in which the server behaves like that from 70 s on, for 20 s.
 fn played(behaviour: Behaviour, http2: bool) -> Arc<PlayedShoot> {
@@ -27,7 +27,10 @@ async fn idle_end(behaviour: Behaviour, http2: bool) -> Option<(f64, bool)> {
     let clock = VirtualClock::start();
     clock.sleep_until(60 * SECOND).await;
     let connector = SimConnector::new(clock, played(behaviour, http2), false, Arc::default());
-    let link = connector.open(&kubeconfig().unwrap()).await.unwrap();
+    let link = connector
+        .open(&kubeconfig(SecretChange::Rotated(0)).unwrap())
+        .await
+        .unwrap();
     assert_eq!(link.end(), None);
     let limit = crate::virtual_time::duration(300 * SECOND);
     tokio::time::timeout(limit, link.ended()).await.ok()?;
