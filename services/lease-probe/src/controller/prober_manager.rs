@@ -144,7 +144,10 @@ impl ProberManager {
         let config = self.rules.borrow().clone();
         match settings {
             Err(reason) => {
-                inner.stop(shoot, reason.as_str());
+                // A Cluster that cannot be read says nothing about the nodes, so what its prober knows must stay.
+                if !matches!(reason, SkipReason::Malformed(_)) {
+                    inner.stop(shoot, reason.as_str());
+                }
                 let now = self.shared.now();
                 let mut verdicts = VerdictBuilder::new(self.shared.identity.clone(), now);
                 let message = reason.to_string();
@@ -194,11 +197,12 @@ impl ProberManager {
         inner.probes.insert(shoot.to_owned(), running);
     }
 
-    /// Takes over the verdict of a prober unless that was stopped.
+    /// Takes over the verdict of a prober unless that was stopped or its Cluster cannot be read.
     fn report(&self, shoot: &str, inputs: &watch::Receiver<ProbeInputs>, verdict: Verdict) {
         // Within the lock, so that nothing is reported after it was stopped.
-        let _inner = self.inner.lock();
-        if !inputs.is_closed() {
+        let inner = self.inner.lock();
+        let is_eligible = { inner.clusters.get(shoot) }.is_some_and(|cluster| may_continue(cluster).is_ok());
+        if is_eligible && !inputs.is_closed() {
             self.verdicts.upsert(shoot.to_owned(), verdict);
         }
     }

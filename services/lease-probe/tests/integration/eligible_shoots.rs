@@ -1,12 +1,14 @@
 //! The shoots that are probed, and the reasons for skipping the others.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, SkipReason, Verdict};
-use watchdog_test_support::simulation::SimulatedShoot;
+use watchdog_test_support::simulation::{Cut, SimulatedShoot};
 
-use crate::fixture::{Fixture, real};
-use crate::replica::{Replica, evidence, series};
+use crate::fixture::{Fixture, fast, real, without_controllers};
+use crate::replica::{Replica, evidence, micros, series};
 
 /// Sets a field of the Shoot inside the Cluster.
 fn set(shoot: &SimulatedShoot, pointer: &str, value: Value) {
@@ -137,4 +139,34 @@ async fn a_probe_that_runs_takes_up_changes_and_stops_by_the_stop_rules_only() {
             verdict.skip_reason() == SkipReason::NotReconciled
         })
         .await;
+}
+
+/// It says nothing about the nodes, so what was proven stays.
+#[tokio::test]
+async fn a_loss_outlasts_a_cluster_that_cannot_be_read() {
+    let fixture = Fixture::new(fast(), 3, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
+    without_controllers(&alpha).await;
+    let replica = Replica::start(&fixture).await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+    alpha.cut(Cut::All);
+    let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
+
+    let workers = "/spec/provider/workers";
+    set(&alpha, workers, json!("no list"));
+    let skipped = replica.until_outcome(&alpha, Outcome::Skipped).await;
+    assert_eq!(skipped.skip_reason(), SkipReason::Malformed);
+    let malformed = series(&alpha, "watchdog_shoot_malformed");
+    assert_eq!(replica.metric(&malformed).await, Some(1.0));
+    // Several probes later too.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(
+        replica.verdict(alpha.namespace()).await.unwrap().outcome(),
+        Outcome::Skipped
+    );
+
+    set(&alpha, workers, json!([{ "name": "pool" }]));
+    let again = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
+    let found = |verdict: &Verdict| micros(verdict.outcome_change_time.as_ref());
+    assert_eq!(found(&again), found(&lost), "the same loss");
 }
