@@ -238,7 +238,8 @@ impl Level {
         hints: &mut FlowHints,
         next: &mut NextStep,
     ) {
-        let rests = next.requests.iter().any(Request::needs_cluster);
+        let is_release = self.direction == Direction::Release;
+        let rests = !is_release && next.requests.iter().any(Request::needs_cluster);
         let mut reads = Vec::new();
         let mut waits = None;
         for (dependent, _) in planned {

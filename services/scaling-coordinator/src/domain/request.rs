@@ -26,11 +26,13 @@ pub struct Request {
 
 impl Request {
     /// Returns true if the Cluster must be confirmed right before the request, because that changes a replica count or
-    /// leads to such a change (S4).
+    /// leads to such a change (S4), or because the Cluster is the reason to release the shoot.
     #[must_use]
     pub fn needs_cluster(&self) -> bool {
         let write = self.write.as_ref();
-        write.is_some_and(|(write, _)| *write != ResourceWrite::CleanUp)
+        write.is_some_and(|(write, _)| {
+            *write != ResourceWrite::CleanUp || self.direction == Direction::Release
+        })
     }
 }
 

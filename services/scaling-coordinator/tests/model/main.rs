@@ -104,6 +104,11 @@ fn the_cluster_stops_being_one_to_act_on() {
     holds(|may| (may.turns, may.stops, may.crashes) = (2, 1, 1));
 }
 
+#[test]
+fn the_cluster_stops_being_one_to_act_on_and_is_one_again() {
+    holds(|may| (may.turns, may.stops, may.resumes) = (1, 1, 1));
+}
+
 /// S5 broken on purpose: the order of the levels is anybody's guess then, but the preconditions keep the counts. One
 /// of the two sees everything and is answered at once, the other at any time.
 #[test]
@@ -130,6 +135,7 @@ const LARGE: Budget = Budget {
     crashes: 4,
     meddles: 4,
     stops: 0,
+    resumes: 1,
     moves: 4,
     jumps: 20,
 };

@@ -75,6 +75,8 @@ pub struct Budget {
     pub meddles: u8,
     /// Hibernations or deletions.
     pub stops: u8,
+    /// Ends of that.
+    pub resumes: u8,
     /// Handovers between living replicas.
     pub moves: u8,
     /// Jumps in time to the next thing that somebody waits for.

@@ -67,6 +67,8 @@ pub enum Event {
     Touch(usize),
     /// Hibernated, deleted or migrated.
     Stop,
+    /// Wakes up again.
+    Resume,
     /// The acting process dies while its requests meet this fate.
     Crash(usize, RequestFate),
     /// A replica loses the shoot to another.
@@ -101,6 +103,8 @@ pub struct ModelState {
     /// The replicas that everyone except the watchdog wants, and that must come back.
     wanted: [i32; 2],
     allowed: bool,
+    /// It was not allowed at some time: what is held down may be unmarked.
+    was_stopped: bool,
     verdict: CombinedVerdict,
     coordinators: [Coordinator; 2],
     late: Vec<Request>,
@@ -139,6 +143,7 @@ impl ModelState {
         Self {
             wanted: [2, 1],
             allowed: true,
+            was_stopped: false,
             verdict: CombinedVerdict::Nothing,
             coordinators: [coordinator(true), coordinator(false)],
             late: Vec::new(),
@@ -197,7 +202,11 @@ impl ModelState {
             }
             Event::Stop => {
                 self.left.stops -= 1;
-                self.allowed = false;
+                (self.allowed, self.was_stopped) = (false, true);
+            }
+            Event::Resume => {
+                self.left.resumes -= 1;
+                self.allowed = true;
             }
             Event::Crash(c, fate) => self.crash(c, fate, rules)?,
             Event::Release(c) => {

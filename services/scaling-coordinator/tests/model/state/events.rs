@@ -83,6 +83,9 @@ impl ModelState {
         if left.stops > 0 && self.allowed {
             events.push(Event::Stop);
         }
+        if left.resumes > 0 && !self.allowed {
+            events.push(Event::Resume);
+        }
         if left.jumps > 0 && self.wake().is_some() {
             events.push(Event::Jump);
         }

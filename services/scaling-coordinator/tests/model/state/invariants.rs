@@ -18,7 +18,7 @@ impl ModelState {
             _ => return because(false, "S2: no verdict asks for it"),
         }
         because(
-            self.allowed || !sent.needs_cluster(),
+            self.allowed || !sent.needs_cluster() || sent.direction == Direction::Release,
             "S4: a replica count of a shoot that is not to be acted on",
         )?;
         if !rules.judged {
@@ -49,7 +49,7 @@ impl ModelState {
     /// Checks the invariants of every state: nothing lost, nothing doubled.
     pub(super) fn check(&self) -> Checked {
         for (object, wanted) in self.objects.iter().zip(self.wanted) {
-            let held = object.recorded == Some(wanted) && (object.protected || !self.allowed);
+            let held = object.recorded == Some(wanted) && (object.protected || self.was_stopped);
             anyhow::ensure!(
                 object.replicas != 0 || held,
                 "S6: it is down, {wanted} should be recorded: {object:?}"
