@@ -45,8 +45,9 @@ pub struct ProberManager {
 struct ManagerState {
     clusters: HashMap<String, Cluster>,
     kubeconfigs: HashMap<(Endpoint, String), Access>,
-    // Whose list is complete; until then a missing kubeconfig may still come.
-    listed: BTreeSet<Endpoint>,
+    // Until then a missing kubeconfig for an internal endpoint may still come. One for an external endpoint is not
+    // waited for: without it, nothing follows about that endpoint.
+    kubeconfigs_listed: bool,
     // Until then a missing Cluster may still come.
     clusters_listed: bool,
     probes: HashMap<String, RunningProber>,
@@ -157,7 +158,7 @@ impl ProberManager {
                 self.verdicts.upsert_unless(shoot.to_owned(), verdict, same);
             }
             // Which kubeconfigs there are is not known yet. Nothing that stops a probe waits for that.
-            Ok(_) if !inner.is_listed(&config) => {}
+            Ok(_) if !inner.kubeconfigs_listed => {}
             Ok(settings) => {
                 let is_rolled_out = cluster.shoot.as_ref().is_ok_and(|shoot| shoot.is_rolled_out);
                 let running = inner.probes.get(shoot);
@@ -269,25 +270,20 @@ impl ProberManager {
                 inner
                     .kubeconfigs
                     .retain(|(of, namespace), _| *of != endpoint || exist.contains(namespace));
-                inner.listed.insert(endpoint);
+                inner.kubeconfigs_listed |= endpoint == Endpoint::Internal;
                 self.reconcile_all(&mut inner);
             }
             // Running probes keep what they have until the list that follows is complete.
             Change::Restored => {
                 let mut inner = self.inner.lock();
                 inner.kubeconfigs.retain(|(of, _), _| *of != endpoint);
-                inner.listed.remove(&endpoint);
+                inner.kubeconfigs_listed &= endpoint != Endpoint::Internal;
             }
         }
     }
 }
 
 impl ManagerState {
-    fn is_listed(&self, config: &ProberConfig) -> bool {
-        let external = config.external_kube_config_secret_name.is_some();
-        self.listed.contains(&Endpoint::Internal) && (!external || self.listed.contains(&Endpoint::External))
-    }
-
     fn stop(&mut self, shoot: &str, why: &str) {
         if self.probes.remove(shoot).is_some() {
             tracing::info!(shoot, reason = why, "prober stopped");

@@ -233,6 +233,30 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 }
 
+/// The kubeconfigs for the external endpoint cannot be listed, which says nothing about the internal one.
+#[tokio::test]
+async fn a_kubeconfig_is_rotated_while_those_for_the_external_endpoint_are_not_known() {
+    let fixture = Fixture::new(real(), 2, &["alpha"]).await;
+    let alpha = fixture.shoot("alpha");
+    let replica = Replica::start(&fixture).await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+    fixture.seed().deny(rule(&["list"], &["secrets"]));
+    fixture.configure(&[("externalKubeConfigSecretName", "external")]);
+    let missing = "watchdog_permission_missing{verb=\"list\",resource=\"secrets\"}";
+    replica
+        .until_metric(missing, |missing| missing == Some(1.0))
+        .await;
+
+    let since = alpha.api().counters().requests;
+    alpha.rotate_kubeconfig().unwrap();
+    eventually("the new token is used", || {
+        let audit = alpha.api().audit_since(since);
+        { audit.iter() }.any(|entry| entry.code == 200 && entry.path.ends_with("/leases"))
+    })
+    .await;
+    replica.until_outcome(&alpha, Outcome::Healthy).await;
+}
+
 #[tokio::test]
 async fn what_is_not_granted_on_the_seed_is_named_until_it_is() {
     let fixture = Fixture::new(real(), 1, &["alpha"]).await;
