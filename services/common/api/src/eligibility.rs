@@ -18,6 +18,8 @@
 //!
 //! So a probe that runs is not stopped by a shoot whose lastOperation turns to, say, a failed Create. The Cluster that
 //! is gone altogether has no row: it has no object to ask about, and both answers are no.
+//!
+//! While a Cluster cannot be read, lease-probe keeps what its running probe knows, and reports nothing of it.
 
 use crate::{
     cluster::{Cluster, Shoot},

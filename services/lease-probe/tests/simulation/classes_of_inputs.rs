@@ -48,8 +48,8 @@ pub(crate) fn kubeconfig_unusable_before_a_loss(history: &mut Builder) {
 
 /// The Machines cannot be listed, and one node is dead, so that they would be. A loss begins after that.
 pub(crate) fn machines_refused_before_a_loss(history: &mut Builder) {
-    let from = history.random.between(-20 * SECOND, 60 * SECOND);
-    let to = from + history.random.seconds(20.0, 90.0);
+    let from = history.random.between(20 * SECOND, 60 * SECOND);
+    let to = from + history.random.seconds(25.0, 90.0);
     history.shoot().absences.push(Absence {
         from,
         to,
