@@ -34,8 +34,9 @@ test-chart:
 	tests/chart/check
 
 test-rest:
-	cargo test $(LOCKED) --workspace --doc
-	fuzz/run 10 1
+	@# They only compute, and give way to tests in real time.
+	nice cargo test $(LOCKED) --workspace --doc
+	nice fuzz/run 10 1
 
 acceptance: ## Play the scenarios and faults on real Kubernetes; writes the page acceptance.md
 	tests/tools/setup test >/dev/null

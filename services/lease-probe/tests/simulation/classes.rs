@@ -315,7 +315,8 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "Machines refused before a loss, one of ten nodes dead",
             &[writes::one_dead_of_ten, inputs::machines_refused_before_a_loss],
         ),
-        class("grace period changes, outage", &[inputs::grace_changes, outages::survived_up_to_60_s]).may_be_late(FAILED_RENEWALS),
+        class("grace period changes, outage", &[inputs::grace_changes, outages::survived_up_to_60_s])
+            .may_be_late(FAILED_RENEWALS),
         class("grace period changes around a loss", &[inputs::grace_changes, nodes::loss]),
         class("node names reused", &[inputs::names_reused]),
         class("node names reused, loss", &[inputs::names_reused, nodes::loss]).may_be_late(CANDIDATES),

@@ -26,7 +26,7 @@ pub(crate) struct GraceChange {
     pub(crate) grace: Micros,
 }
 
-/// What the Secret with the kubeconfig holds from a moment on.
+/// The content of the Secret with the kubeconfig from a moment on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SecretChange {
     /// A kubeconfig of this number.

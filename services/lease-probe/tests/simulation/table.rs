@@ -88,18 +88,18 @@ pub(crate) fn page(table: &Table, classes: &[HistoryClass]) -> String {
     format!("{none}{}\nWhy late:\n\n{}", lines(columns, rows), reasons.list())
 }
 
-/// How often a verdict was false, and why nobody can know, as Markdown.
+/// How often a verdict was false, and why nobody can know, as Markdown. Each class has the same number of histories.
 pub(crate) fn limits(table: &Table, classes: &[HistoryClass]) -> String {
     let mut reasons = Reasons::default();
     let rows = table.iter().map(|((place, name), judgements)| {
-        let histories = judgements.len().to_string();
         let why = reasons.number(classes[*place].may_be_false);
-        vec![(*name).to_owned(), histories, falses(judgements).to_string(), why]
+        vec![(*name).to_owned(), falses(judgements).to_string(), why]
     });
     let rows: Vec<_> = rows.collect();
-    let columns = ["class", "histories", "false", "why"].map(str::to_owned).into();
+    let each = table.values().map(Vec::len).max().unwrap_or_default();
+    let columns = ["class", "false", "why"].map(str::to_owned).into();
     format!(
-        "{}\nWhat cannot be known:\n\n{}",
+        "Of {each} histories each:\n\n{}\nWhat cannot be known:\n\n{}",
         lines(columns, rows),
         reasons.list()
     )

@@ -61,8 +61,7 @@ async fn seed() -> anyhow::Result<SandboxFixture> {
 
 /// Lets incidents happen for this time, and compares what each service took in the first window after the warm-up and
 /// in the last.
-async fn run(period: Duration) -> anyhow::Result<()> {
-    let fixture = Arc::new(seed().await?);
+async fn run(fixture: &Arc<SandboxFixture>, period: Duration) -> anyhow::Result<()> {
     let (lease_probe, coordinator, weeder) =
         tokio::try_join!(fixture.lease_probe(), fixture.coordinator(), fixture.weeder())?;
     let channel = fixture.setup.channel(&lease_probe)?;
@@ -89,7 +88,7 @@ async fn run(period: Duration) -> anyhow::Result<()> {
             }
         }
     }
-    shoots.iter().for_each(|shoot| mend(&fixture, shoot));
+    shoots.iter().for_each(|shoot| mend(fixture, shoot));
     // A verdict from before may still scale something down.
     wait::until_true("nothing changes any more", BOUND, || async {
         let last = fixture.timeline.last_change().context("nothing was recorded")?;
@@ -183,5 +182,7 @@ fn extreme<'a>(
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_grows() {
     let seconds = std::env::var("SOAK_SECONDS").map_or(SECONDS, |text| text.parse().unwrap());
-    run(Duration::from_secs(seconds)).await.unwrap();
+    // Its logs are kept when this panics while it is there.
+    let fixture = Arc::new(seed().await.unwrap());
+    run(&fixture, Duration::from_secs(seconds)).await.unwrap();
 }
