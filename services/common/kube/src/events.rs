@@ -142,7 +142,7 @@ pub fn recorder(
     EventSink,
     impl Future<Output = anyhow::Result<()>> + Send + 'static,
 ) {
-    // It is waited for those that are urgent now, and not for a last one.
+    // `wait` ends on a closed tracker only; this one just counts.
     urgent.close();
     let (warnings, waiting_warnings) = mpsc::channel(WARNINGS);
     let (ordinary, waiting_ordinary) = mpsc::channel(QUEUE);

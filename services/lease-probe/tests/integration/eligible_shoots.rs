@@ -1,12 +1,11 @@
 //! The shoots that are probed, and the reasons for skipping the others.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, SkipReason, Verdict};
 use watchdog_test_support::simulation::{Cut, SimulatedShoot};
 
+use crate::eventually;
 use crate::fixture::{Fixture, fast, real, without_controllers};
 use crate::replica::{Replica, evidence, micros, series};
 
@@ -158,8 +157,16 @@ async fn a_loss_outlasts_a_cluster_that_cannot_be_read() {
     assert_eq!(skipped.skip_reason(), SkipReason::Malformed);
     let malformed = series(&alpha, "watchdog_shoot_malformed");
     assert_eq!(replica.metric(&malformed).await, Some(1.0));
-    // Several probes later too.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Two whole probes later too.
+    let since = alpha.api().counters().requests;
+    eventually("it is still probed", || {
+        let audit = alpha.api().audit_since(since);
+        { audit.iter() }
+            .filter(|entry| entry.path.ends_with("/leases"))
+            .count()
+            > 2
+    })
+    .await;
     assert_eq!(
         replica.verdict(alpha.namespace()).await.unwrap().outcome(),
         Outcome::Skipped

@@ -238,6 +238,7 @@ impl Level {
         hints: &mut FlowHints,
         next: &mut NextStep,
     ) {
+        // A release scales nothing.
         let is_release = self.direction == Direction::Release;
         let rests = !is_release && next.requests.iter().any(Request::needs_cluster);
         let mut reads = Vec::new();
