@@ -181,11 +181,11 @@ async fn a_server_that_does_not_answer_does_not_hold_up_the_end_and_what_is_lost
 
 /// One at a time they would take eight times as long as the drain waits for them.
 #[tokio::test]
-async fn hundreds_of_events_that_wait_when_the_process_stops_are_published() {
-    const WAITING: usize = 400;
+async fn many_events_that_wait_when_the_process_stops_are_published() {
+    const WAITING: usize = 100;
     let stop = CancellationToken::new();
     let (api, sink, publish) = start(stop.clone()).await;
-    api.inject(Fault::always(FaultAction::Delay { millis: 100 }).verb("create"));
+    api.inject(Fault::always(FaultAction::Delay { millis: 400 }).verb("create"));
     for number in 0..WAITING {
         sink.publish(notice(&number.to_string()));
     }
