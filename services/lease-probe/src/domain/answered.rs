@@ -110,6 +110,12 @@ impl AnsweredTime {
         self.now.silences = self.now.silences.saturating_add(silent.into());
     }
 
+    /// The revision of the last list; none before the first one.
+    #[must_use]
+    pub(super) fn last_revision(&self) -> Option<u64> {
+        self.last.map(|_| self.revision)
+    }
+
     /// A mark now, for silence that begins now.
     #[must_use]
     pub const fn now(&self) -> AnsweredMark {

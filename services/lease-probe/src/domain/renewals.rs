@@ -83,6 +83,7 @@ impl Renewals {
     pub fn observe(&mut self, list: &LeaseList, longest: Duration) {
         self.renew_interval = median(list.leases.iter().map(renew_interval)).or(self.renew_interval);
         let interval = self.renew_interval();
+        let last_revision = self.answered.last_revision();
         self.answered.record(list, interval, longest);
         let latency = list.received.since(list.sent);
         let usual = 2 * std::mem::replace(&mut self.latency, latency);
@@ -103,7 +104,13 @@ impl Renewals {
             // In place: nearly every list has the leases of the list before it.
             let Some(known) = self.nodes.get_mut(&lease.name) else {
                 let mark = self.answered.first_observed();
-                let first = Renewal::first_seen(lease, renew_time, list, as_of, mark);
+                let mut first = Renewal::first_seen(lease, renew_time, list, as_of, mark);
+                // The node has just joined: its first renewal is observed like any other.
+                if last_revision.is_some_and(|last| lease.revision > last) {
+                    let arrived_from = if was_held_up { as_of } else { previous };
+                    let (sent, earliest) = first.note(renew_time, arrived_from, list);
+                    renewed.push((lease.revision, sent, earliest, &lease.name));
+                }
                 self.nodes.insert(lease.name.clone(), first);
                 continue;
             };
@@ -117,10 +124,7 @@ impl Renewals {
             if renew_time > known.renew_time || is_written {
                 known.revision = lease.revision;
                 let arrived_from = if was_held_up { as_of } else { last_listed };
-                let sent = known.note(renew_time, arrived_from, list);
-                // A clock that is ahead may make the estimate too late: it must not date the leases of other nodes.
-                let is_ahead = known.clock.skew(known.renew_interval) > 0;
-                let earliest = if is_ahead { arrived_from } else { sent };
+                let (sent, earliest) = known.note(renew_time, arrived_from, list);
                 renewed.push((lease.revision, sent, earliest, &lease.name));
             } else if went_back || was_missing {
                 // Silence begins anew.
@@ -262,14 +266,23 @@ impl Renewal {
         }
     }
 
-    /// Takes in a new renewal and returns when it arrived, by the prober's clock: between `arrived_from` and the answer
-    /// to this list. That is certain whatever clock the node has, so an estimate that contradicts it is wrong.
-    fn note(&mut self, renew_time: UnixTime, arrived_from: UnixTime, list: &LeaseList) -> UnixTime {
+    /// Takes in a new renewal and returns when it arrived, by the prober's clock, and the earliest time at which it can
+    /// have: between `arrived_from` and the answer to this list. That is certain whatever clock the node has, so an
+    /// estimate that contradicts it is wrong.
+    fn note(
+        &mut self,
+        renew_time: UnixTime,
+        arrived_from: UnixTime,
+        list: &LeaseList,
+    ) -> (UnixTime, UnixTime) {
         self.renew_time = renew_time;
         self.clock.note(renew_time, list.sent, list.received);
         let skew = self.clock.skew(self.renew_interval);
         let sent = renew_time.shifted(skew.saturating_neg());
-        sent.max(arrived_from).min(list.received)
+        let sent = sent.max(arrived_from).min(list.received);
+        // A clock that is ahead may make the estimate too late: it must not date the leases of other nodes.
+        let earliest = if skew > 0 { arrived_from } else { sent };
+        (sent, earliest)
     }
 }
 

@@ -6,6 +6,7 @@ use crate::classes_of_faults as faults;
 use crate::classes_of_inputs as inputs;
 use crate::classes_of_nodes as nodes;
 use crate::classes_of_outages as outages;
+use crate::classes_of_pools as pools;
 use crate::classes_of_witnesses as witnesses;
 use crate::classes_of_writes as writes;
 use crate::random::SECOND;
@@ -349,6 +350,21 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "two witnesses, a rolling update around a loss",
             &[witnesses::two_witnesses, witnesses::rolling_update_around_a_loss],
         ),
+        class(
+            "pool rolled around a loss",
+            &[pools::one_three_or_ten_nodes, pools::rolled_around_a_loss],
+        ),
+        class(
+            "pool rolled around a loss that heals",
+            &[pools::one_three_or_ten_nodes, pools::rolled_around_a_loss_that_heals],
+        ),
+        class("pool grown before a loss", &[pools::one_three_or_ten_nodes, pools::grown_before_a_loss]),
+        class(
+            "pool scaled to zero and back before a loss",
+            &[pools::one_three_or_ten_nodes, pools::scaled_to_zero_and_back_before_a_loss],
+        ),
+        class("pool updated in place, loss that heals", &[pools::updated_in_place, nodes::healed_loss])
+            .may_be_late(CANDIDATES),
         class("anything", &[faults::anything]).may_be_late("any of the above"),
     ]
 }

@@ -107,7 +107,7 @@ pub(crate) fn clocks_behind(history: &mut Builder, least: f64, most: f64) {
     history.set_all_clocks_behind(behind);
 }
 
-fn join(history: &mut Builder, at: Micros) {
+pub(crate) fn join(history: &mut Builder, at: Micros) {
     let seed = history.random.next();
     let ready = at + history.random.seconds(0.1, 45.0);
     let kubelet = KubeletModel::steady(seed, at + SECOND / 5);
@@ -119,7 +119,7 @@ fn join(history: &mut Builder, at: Micros) {
 }
 
 /// A node is drained and shut down, and its Machine, Node and Lease go some time later.
-fn leave(history: &mut Builder, node: usize, at: Micros) {
+pub(crate) fn leave(history: &mut Builder, node: usize, at: Micros) {
     let stops = at + history.random.seconds(2.0, 30.0);
     let deleted = stops + history.random.seconds(0.0, 90.0);
     history.fact(node, at, FOREVER, NodeFact::MachineTerminating);

@@ -91,7 +91,7 @@ impl KubeletModel {
         let mut now = self.starts + random.between(0, STATUS_UPDATE_FREQUENCY);
         let mut reports = Vec::new();
         while now < until {
-            for _ in 0..STATUS_TRIES {
+            for attempt in 0..STATUS_TRIES {
                 let read = client.call(path, now, false);
                 let done = match read.is_ok() {
                     true => client.call(path, read.at, true),
@@ -101,6 +101,9 @@ impl KubeletModel {
                 if done.is_ok() {
                     reports.push(done.at);
                     break;
+                }
+                if attempt > 0 {
+                    client.close_connections();
                 }
             }
             now += jittered(STATUS_UPDATE_FREQUENCY, &mut random);

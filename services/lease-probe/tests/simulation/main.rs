@@ -14,6 +14,7 @@ mod classes_of_faults;
 mod classes_of_inputs;
 mod classes_of_nodes;
 mod classes_of_outages;
+mod classes_of_pools;
 mod classes_of_witnesses;
 mod classes_of_writes;
 mod describe;

@@ -93,13 +93,18 @@ fn list(revision: u64, is_null: bool, items: impl Iterator<Item = String>) -> St
     text + "]}"
 }
 
-fn existing(shoot: &PlayedShoot, at: Micros) -> impl Iterator<Item = (usize, &NodeScript)> {
-    shoot
-        .script
-        .nodes
-        .iter()
-        .enumerate()
-        .filter(move |(_, node)| node.exists(at))
+/// The nodes of which such an object is there, from some time before they are there and until some time after.
+fn existing(
+    shoot: &PlayedShoot,
+    at: Micros,
+    around: fn(&NodeScript) -> (Micros, Micros),
+) -> impl Iterator<Item = (usize, &NodeScript)> {
+    let exists = move |node: &NodeScript| {
+        let (before, after) = around(node);
+        node.created - before <= at && at < node.deleted.saturating_add(after)
+    };
+    let nodes = shoot.script.nodes.iter().enumerate();
+    nodes.filter(move |(_, node)| exists(node))
 }
 
 /// The write of a lease that a list shows that is made at `at`.
@@ -113,18 +118,20 @@ fn shown_write(shoot: &PlayedShoot, node: usize, at: Micros) -> Option<LeaseWrit
 fn leases(shoot: &PlayedShoot, at: Micros) -> String {
     let server = &shoot.script.server;
     let missing = missing(shoot, Absent::Leases, at);
-    let items = existing(shoot, at - server.staleness(at)).filter_map(|(i, node)| {
-        let write = shown_write(shoot, i, at).filter(|_| missing.is_none_or(|absence| !absence.hides(i)))?;
-        let renew_time = jiff::Timestamp::from_microsecond(EPOCH + write.renew_time).unwrap();
-        Some(format!(
-            r#"{{"metadata":{{"name":"{}","namespace":"kube-node-lease","resourceVersion":"{}"}},
+    let items =
+        existing(shoot, at - server.staleness(at), |node| (0, node.lease_stays)).filter_map(|(i, node)| {
+            let write =
+                shown_write(shoot, i, at).filter(|_| missing.is_none_or(|absence| !absence.hides(i)))?;
+            let renew_time = jiff::Timestamp::from_microsecond(EPOCH + write.renew_time).unwrap();
+            Some(format!(
+                r#"{{"metadata":{{"name":"{}","namespace":"kube-node-lease","resourceVersion":"{}"}},
                 "spec":{{"holderIdentity":"{}","leaseDurationSeconds":{},"renewTime":"{renew_time:.6}"}}}}"#,
-            name(node, i),
-            shoot.writes.revision(server, write.at, at),
-            name(node, i),
-            node.kubelet.lease_duration / 1_000_000,
-        ))
-    });
+                name(node, i),
+                shoot.writes.revision(server, write.at, at),
+                name(node, i),
+                node.kubelet.lease_duration / 1_000_000,
+            ))
+        });
     let is_null = missing.is_some_and(|absence| absence.form == Form::Null);
     list(shoot.writes.of_list(server, at), is_null, items)
 }
@@ -134,7 +141,8 @@ fn nodes(shoot: &PlayedShoot, counted: bool, at: Micros) -> String {
     let revision = shoot.writes.of_list(server, at);
     let missing = missing(shoot, Absent::Nodes, at);
     let at = at - server.staleness(at);
-    let shown = existing(shoot, at).filter(|(i, _)| missing.is_none_or(|absence| !absence.hides(*i)));
+    let shown = existing(shoot, at, |_| (0, 0));
+    let shown = shown.filter(|(i, _)| missing.is_none_or(|absence| !absence.hides(*i)));
     let items = shown.map(|(i, node)| {
         let unknown = is_unknown(&shoot.history.ready_changes[i], at);
         let ready = if unknown { "Unknown" } else { "True" };
@@ -167,7 +175,8 @@ fn nodes(shoot: &PlayedShoot, counted: bool, at: Micros) -> String {
 
 fn machines(shoot: &PlayedShoot, at: Micros) -> String {
     let missing = missing(shoot, Absent::Machines, at);
-    let shown = existing(shoot, at).filter(|(i, _)| missing.is_none_or(|absence| !absence.hides(*i)));
+    let shown = existing(shoot, at, |node| (node.machine_leads, 0));
+    let shown = shown.filter(|(i, _)| missing.is_none_or(|absence| !absence.hides(*i)));
     let items = shown.filter(|(_, node)| !node.has(NodeFact::NoMachine, at)).map(|(i, node)| {
         let phase = if node.has(NodeFact::MachineTerminating, at) {
             "Terminating"

@@ -54,13 +54,16 @@ pub(crate) struct NodeScript {
     /// Between the node and the API server.
     pub(crate) cuts: Vec<TimeSpan>,
     pub(crate) created: Micros,
-    /// The node and its lease.
     pub(crate) deleted: Micros,
     /// When it reports a Ready condition for the first time; none if it never does.
     pub(crate) first_report: Option<Micros>,
     pub(crate) facts: Vec<FactSpan>,
     /// The node whose name it has, which was deleted before.
     pub(crate) name_of: Option<usize>,
+    /// For how long its Machine is there before it is.
+    pub(crate) machine_leads: Micros,
+    /// For how long its Lease is there after it.
+    pub(crate) lease_stays: Micros,
 }
 
 #[derive(Debug, Clone)]
@@ -111,6 +114,8 @@ impl NodeScript {
             first_report: Some(created),
             facts: vec![],
             name_of: None,
+            machine_leads: 0,
+            lease_stays: 0,
         }
     }
 

@@ -117,6 +117,29 @@ fn a_lease_that_is_first_observed_needs_the_longest_silence() {
     }
 }
 
+/// It was written since the list before, so nothing about it is unknown but the clock of the node.
+#[test]
+fn a_node_that_joins_is_judged_like_any_other() {
+    let age_of_first = |first: LeaseItem| {
+        let mut renewals = Renewals::default();
+        observe(&mut renewals, 0, &[]);
+        observe(&mut renewals, 9, &[first]);
+        age_of(&renewals, "n").unwrap()
+    };
+    let joined = age_of_first(lease(1));
+    assert_eq!((joined.renewed, joined.expired_from), (at(1), at(31)));
+    let behind = LeaseItem {
+        revision: lease(1).revision,
+        ..lease(-90)
+    };
+    assert_eq!(age_of_first(behind).renewed, at(0));
+    let shown_late = age_of_first(lease(-1));
+    assert_eq!(
+        shown_late.silence_proven_at,
+        at(9).after(Duration::from_millis(32_500))
+    );
+}
+
 #[test]
 fn a_lease_that_never_had_a_renew_time_is_not_judged() {
     let mut renewals = Renewals::default();
