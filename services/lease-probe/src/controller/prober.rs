@@ -43,8 +43,9 @@ pub struct Prober<R, C: Connector> {
     close: Option<Arc<()>>,
     // Until when the end of a connection makes no probe due: it has just done so.
     no_wake_before: UnixTime,
-    // Until when an API server wants to be left alone.
+    // Until when an API server wants to be left alone, and until when the external endpoint does.
     throttled_until: UnixTime,
+    external_paused_until: UnixTime,
     // When the leases were judged last.
     judged: UnixTime,
 }
@@ -74,6 +75,7 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
             close: None,
             no_wake_before: UnixTime::default(),
             throttled_until: UnixTime::default(),
+            external_paused_until: UnixTime::default(),
             judged: UnixTime::default(),
             shared,
         }
@@ -262,12 +264,12 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
             Some(answer) => {
                 state.note_external(true, threshold, found.judged);
                 found.outcome = found.by_leases.clone();
-                // The prober still pauses for as long as the server asked.
+                // The other endpoint still answers, and a loss must be seen in time.
                 if let Err(ProbeFailure::Throttled(wait)) = answer {
                     THROTTLED.inc(());
                     let pace = self.shared.pace(&inputs.config);
                     let pause = pace.pause(wait, BACK_OFF_FOR_THROTTLED_REQUESTS);
-                    self.throttled_until = self.shared.now().after(pause);
+                    self.external_paused_until = self.shared.now().after(pause);
                 }
             }
         }
@@ -278,9 +280,9 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         Ok(found)
     }
 
-    /// Asks the external endpoint after the leases were judged. Returns none after a loss, and if the answer does not
-    /// come before the next expiry of a lease: an endpoint that hangs must not delay either. Where there is no such
-    /// endpoint, none is away.
+    /// Asks the external endpoint after the leases were judged. Returns none after a loss, while the endpoint wants to
+    /// be left alone, and if the answer does not come before the next expiry of a lease: an endpoint that hangs must
+    /// not delay either. Where there is no such endpoint, none is away.
     async fn ask_external(
         &mut self,
         inputs: &ProbeInputs,
@@ -290,7 +292,7 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         let Some(access) = &inputs.external else {
             return Some(Ok(()));
         };
-        if found.by_leases.is_loss() {
+        if found.by_leases.is_loss() || self.shared.now() < self.external_paused_until {
             return None;
         }
         let next_change = found.next_change().map(|at| self.shared.clock.instant_at(at.0));

@@ -88,27 +88,34 @@ fn an_endpoint_that_answers_again_ends_no_loss() {
     }
 }
 
-/// A server that answers 429 answers, and wants to be left alone.
+/// A server that answers 429 answers, and wants to be left alone. A loss meanwhile is seen in time.
 #[test]
-fn a_429_of_the_external_endpoint_is_heeded() {
+fn a_429_of_the_external_endpoint_pauses_only_that_endpoint() {
     let answers = [
         Err(ProbeFailure::Throttled(Some(Duration::from_secs(45)))),
         Err(ProbeFailure::Throttled(None)),
         Ok(()),
         Ok(()),
     ];
-    let observed = probe(LASTS, answers);
+    let pauses = |at: Vec<Millis>| -> Vec<_> { at.windows(2).map(|pair| pair[1] - pair[0]).collect() };
+    let observed = probe(LASTS, answers.clone());
     let healthy = outcomes(&observed)
         .into_iter()
         .all(|outcome| *outcome == Outcome::Healthy);
     assert!(healthy, "{:?}", observed.reported);
-    let at: Vec<_> = observed.reported.iter().skip(1).map(|(at, _)| *at).collect();
-    let pauses: Vec<_> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let of_endpoint = pauses(observed.external_asked);
     // The second is as long as the interval.
     assert!(
-        (45_000..55_000).contains(&pauses[0]) && (10_000..13_000).contains(&pauses[1]),
-        "{pauses:?}"
+        (45_000..56_000).contains(&of_endpoint[0]) && (10_000..13_000).contains(&of_endpoint[1]),
+        "{of_endpoint:?}"
     );
+    let of_probes = pauses(observed.probes.iter().map(|(began, _)| *began).collect());
+    assert!(of_probes.iter().all(|pause| *pause <= 11_000), "{of_probes:?}");
+
+    let observed = probe(20_000, answers);
+    let lost = observed.reported.iter().find(|(_, outcome)| outcome.is_loss());
+    let (at, _) = lost.unwrap();
+    assert!(*at <= 20_000 + 33_000 + 500, "{:?}", observed.reported);
 }
 
 /// The leases expire 33 s after the last renewal, and no probe before that may still wait for the endpoint.
