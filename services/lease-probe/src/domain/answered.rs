@@ -163,6 +163,24 @@ impl AnsweredTime {
         self.reached_at(mark, proof(renew_interval) + extra)
     }
 
+    /// The mark of a lease whose silence was perhaps proven `before` the last list, and stays so: a connection that fell
+    /// silent since does not explain it.
+    pub(super) fn keep_proven(
+        &self,
+        mark: AnsweredMark,
+        renew_interval: Duration,
+        before: &Self,
+    ) -> AnsweredMark {
+        let proven_at = before.proven_at(mark, renew_interval);
+        match before.last.is_some_and(|last| proven_at <= last) {
+            true => AnsweredMark {
+                silences: self.now.silences,
+                ..mark
+            },
+            false => mark,
+        }
+    }
+
     /// When every connected kubelet has renewed since the mark, if there was no outage; in the past when it has.
     #[must_use]
     pub fn renewed_at(&self, mark: AnsweredMark, renew_interval: Duration) -> UnixTime {

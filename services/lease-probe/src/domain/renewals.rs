@@ -83,8 +83,13 @@ impl Renewals {
     pub fn observe(&mut self, list: &LeaseList, longest: Duration) {
         self.renew_interval = median(list.leases.iter().map(renew_interval)).or(self.renew_interval);
         let interval = self.renew_interval();
-        let last_revision = self.answered.last_revision();
+        let before = self.answered;
         self.answered.record(list, interval, longest);
+        for known in self.nodes.values_mut() {
+            known.mark = self
+                .answered
+                .keep_proven(known.mark, known.renew_interval, &before);
+        }
         let latency = list.received.since(list.sent);
         let usual = 2 * std::mem::replace(&mut self.latency, latency);
         let was_held_up = latency > usual + HELD_UP;
@@ -106,7 +111,7 @@ impl Renewals {
                 let mark = self.answered.first_observed();
                 let mut first = Renewal::first_seen(lease, renew_time, list, as_of, mark);
                 // The node has just joined: its first renewal is observed like any other.
-                if last_revision.is_some_and(|last| lease.revision > last) {
+                if before.last_revision().is_some_and(|last| lease.revision > last) {
                     let arrived_from = if was_held_up { as_of } else { previous };
                     let (sent, earliest) = first.note(renew_time, arrived_from, list);
                     renewed.push((lease.revision, sent, earliest, &lease.name));

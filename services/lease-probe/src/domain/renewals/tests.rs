@@ -86,6 +86,22 @@ fn what_is_proven_stays_proven_over_a_failed_request() {
     assert_eq!(expired_from(&renewals), at(30), "24 s were proven");
 }
 
+/// A connection that falls silent before the proof makes it longer.
+#[test]
+fn what_is_proven_stays_proven_over_a_connection_that_falls_silent() {
+    for (silent_from, expired) in [(19, 32), (26, 30)] {
+        let mut renewals = Renewals::default();
+        observe(&mut renewals, -8, &[lease(-9)]);
+        for second in 0..29 {
+            observe(&mut renewals, second, &[lease(0)]);
+            if second == silent_from {
+                renewals.answered_mut().note_outage(at(second), true);
+            }
+        }
+        assert_eq!(expired_from(&renewals).since(at(0)).as_secs(), expired);
+    }
+}
+
 #[test]
 fn a_stale_list_renews_nothing() {
     let mut renewals = Renewals::default();
