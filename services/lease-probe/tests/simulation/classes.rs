@@ -319,6 +319,8 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("grace period changes, outage", &[inputs::grace_changes, outages::survived_up_to_60_s])
             .may_be_late(FAILED_RENEWALS),
         class("grace period changes around a loss", &[inputs::grace_changes, nodes::loss]),
+        class("settings change, outage", &[inputs::settings_change, UP_TO_60_S]),
+        class("settings change around a loss", &[inputs::settings_change, nodes::loss]),
         class("node names reused", &[inputs::names_reused]),
         class("node names reused, loss", &[inputs::names_reused, nodes::loss]).may_be_late(CANDIDATES),
         class("two witnesses, outage", &[witnesses::two_witnesses, UP_TO_60_S]),
@@ -363,8 +365,34 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "pool scaled to zero and back before a loss",
             &[pools::one_three_or_ten_nodes, pools::scaled_to_zero_and_back_before_a_loss],
         ),
+        class(
+            "pool grown, gateway fails over",
+            &[pools::one_three_or_ten_nodes, pools::grown, writes::gateway_fails_over],
+        ),
+        class(
+            "pool rolled, external endpoint flaps, outage",
+            &[pools::one_three_or_ten_nodes, pools::rolled, faults::external_flaps, UP_TO_60_S],
+        ),
+        class(
+            "pool rolled, external endpoint flaps, loss",
+            &[pools::one_three_or_ten_nodes, pools::rolled_around_a_loss, faults::external_flaps],
+        ),
         class("pool updated in place, loss that heals", &[pools::updated_in_place, nodes::healed_loss])
             .may_be_late(CANDIDATES),
+        class(
+            "two witnesses, a rolling update around a loss, gateway fails over",
+            &[witnesses::two_witnesses, witnesses::rolling_update_around_a_loss, writes::gateway_fails_over],
+        )
+        .may_be_late(SHORT_OUTAGES),
+        class(
+            "two witnesses, one learns of a mended kubeconfig late, loss",
+            &[witnesses::two_witnesses, witnesses::one_learns_late, inputs::kubeconfig_unusable_before_a_loss],
+        ),
+        class(
+            "two witnesses, one learns of other settings late, loss",
+            &[witnesses::two_witnesses, witnesses::one_learns_late, inputs::settings_change, nodes::loss],
+        )
+        .may_be_late("a witness that does not know of a lower threshold yet contradicts"),
         class("anything", &[faults::anything]).may_be_late("any of the above"),
     ]
 }

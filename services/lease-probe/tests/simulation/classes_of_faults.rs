@@ -2,6 +2,7 @@
 
 use crate::builder::Builder;
 use crate::classes_of_outages::any_outage;
+use crate::input_changes::SecretChange;
 use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, SECOND};
 use crate::timeline::{Behaviour, FOREVER, FailsFor};
@@ -102,6 +103,29 @@ pub(crate) fn external_away(history: &mut Builder) {
     let to = from + history.random.seconds(1.0, 120.0);
     history.shoot().external_cuts = Some(vec![TimeSpan::new(from, to)]);
     history.until(to);
+}
+
+/// Up to eight times, and once in a while it has another kubeconfig, or none.
+pub(crate) fn external_flaps(history: &mut Builder) {
+    let (mut at, mut cuts) = (history.random.between(30 * SECOND, 100 * SECOND), Vec::new());
+    for number in 0..1 + history.random.below(8) {
+        let to = at + history.random.seconds(1.0, 40.0);
+        cuts.push(TimeSpan::new(at, to));
+        let secret = history.random.pick(&[
+            None,
+            None,
+            Some(SecretChange::Broken),
+            Some(SecretChange::Deleted),
+        ]);
+        if let Some(secret) = secret {
+            let (broken, mended) = (history.random.between(at, to), history.random.seconds(1.0, 20.0));
+            let changes = [(broken, secret), (broken + mended, SecretChange::Rotated(number))];
+            history.shoot().input_changes.external_secrets.extend(changes);
+        }
+        at = to + history.random.seconds(20.0, 40.0);
+    }
+    history.shoot().external_cuts = Some(cuts);
+    history.until(at);
 }
 
 pub(crate) fn perhaps_outage(history: &mut Builder) {

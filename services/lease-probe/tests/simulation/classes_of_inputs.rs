@@ -2,7 +2,7 @@
 
 use crate::absence::{Absence, Absent, Form};
 use crate::builder::Builder;
-use crate::input_changes::{GraceChange, SecretChange};
+use crate::input_changes::{GraceChange, SecretChange, SettingChange};
 use crate::kubelet::{KubeletModel, NodeClock};
 use crate::random::{Micros, SECOND};
 use crate::script::{NodeFact, NodeScript};
@@ -79,6 +79,26 @@ pub(crate) fn grace_changes(history: &mut Builder) {
     }
     let longest = history.shoot().longest_grace();
     history.until(140 * SECOND + longest);
+}
+
+/// Up to four times another setting.
+pub(crate) fn settings_change(history: &mut Builder) {
+    let mut at = history.random.between(20 * SECOND, 140 * SECOND);
+    for _ in 0..1 + history.random.below(4) {
+        let thresholds = [(1, 1), (3, 1), (1, 3), (3, 3)];
+        let change = match history.random.below(4) {
+            0 => SettingChange::Fraction(history.random.pick(&[20, 50, 60, 75, 100])),
+            1 => {
+                let (failure, success) = history.random.pick(&thresholds);
+                SettingChange::Thresholds(failure, success)
+            }
+            2 => SettingChange::Interval(history.random.pick(&[1, 10, 30, 600]) * SECOND),
+            _ => SettingChange::BackOff(history.random.pick(&[0, 5, 30, 600]) * SECOND),
+        };
+        history.shoot().input_changes.settings.push((at, change));
+        history.until(at);
+        at += history.random.seconds(0.1, 60.0);
+    }
 }
 
 /// Machines are made anew, and their nodes have the names of those before. Their clocks may be off.

@@ -30,9 +30,8 @@ fn leave(history: &mut Builder, node: usize, at: Micros) {
     history.shoot().nodes[node].lease_stays = stays;
 }
 
-/// All nodes are replaced one after the other (`maxSurge` 1). A loss begins some time before the end, and nodes that
-/// are cut off cannot join.
-fn roll(history: &mut Builder, lasts: Micros) {
+/// All nodes are replaced one after the other (`maxSurge` 1). Returns the beginning and the end.
+fn roll(history: &mut Builder) -> (Micros, Micros) {
     let (count, from) = (history.shoot().nodes.len(), history.some_time());
     let mut at = from;
     for node in 0..count {
@@ -41,10 +40,20 @@ fn roll(history: &mut Builder, lasts: Micros) {
         leave(history, node, at);
         at += history.random.seconds(0.0, 20.0);
     }
-    let lost = history.random.between(from - 40 * SECOND, at + 20 * SECOND);
+    (from, at)
+}
+
+pub(crate) fn rolled(history: &mut Builder) {
+    roll(history);
+}
+
+fn rolled_around_a_loss_of(history: &mut Builder, lasts: Micros) {
+    let (from, to) = roll(history);
+    let lost = history.random.between(from - 40 * SECOND, to + 20 * SECOND);
     lose(history, lost, lost.saturating_add(lasts));
 }
 
+/// Nodes that are cut off cannot join.
 fn lose(history: &mut Builder, from: Micros, to: Micros) {
     let share = history.random.pick(&[0.75, 0.9, 1.0, 1.0]);
     history.cut(share, from, to);
@@ -56,22 +65,35 @@ fn lose(history: &mut Builder, from: Micros, to: Micros) {
 }
 
 pub(crate) fn rolled_around_a_loss(history: &mut Builder) {
-    roll(history, FOREVER);
+    rolled_around_a_loss_of(history, FOREVER);
 }
 
 pub(crate) fn rolled_around_a_loss_that_heals(history: &mut Builder) {
     let lasts = history.random.seconds(30.0, 100.0);
-    roll(history, lasts);
+    rolled_around_a_loss_of(history, lasts);
 }
 
-/// cluster-autoscaler adds up to 20 nodes, and soon after that a loss begins.
-pub(crate) fn grown_before_a_loss(history: &mut Builder) {
-    let (count, at) = (1 + history.random.below(20), history.some_time());
+/// These many nodes join within 10 s.
+fn grow(history: &mut Builder, count: usize, at: Micros) {
     for _ in 0..count {
         let joins = at + history.random.seconds(0.0, 10.0);
         join(history, joins);
     }
-    let lost = at + history.random.seconds(0.0, 40.0);
+}
+
+/// cluster-autoscaler adds up to 20 nodes.
+fn scale_up(history: &mut Builder) -> Micros {
+    let (count, at) = (1 + history.random.below(20), history.some_time());
+    grow(history, count, at);
+    at
+}
+
+pub(crate) fn grown(history: &mut Builder) {
+    scale_up(history);
+}
+
+pub(crate) fn grown_before_a_loss(history: &mut Builder) {
+    let lost = scale_up(history) + history.random.seconds(0.0, 40.0);
     lose(history, lost, FOREVER);
 }
 
@@ -82,10 +104,7 @@ pub(crate) fn scaled_to_zero_and_back_before_a_loss(history: &mut Builder) {
         leave(history, node, at);
     }
     let back = at + history.random.seconds(20.0, 200.0);
-    for _ in 0..count {
-        let joins = back + history.random.seconds(0.0, 15.0);
-        join(history, joins);
-    }
+    grow(history, count, back);
     let lost = back + history.random.seconds(0.0, 50.0);
     lose(history, lost, FOREVER);
 }

@@ -3,7 +3,7 @@
 use crate::builder::Builder;
 use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND};
-use crate::timeline::{Behaviour, FailsFor, Segment};
+use crate::timeline::{Behaviour, FOREVER, FailsFor, Segment};
 use crate::witnesses::SecondWitness;
 
 /// Another prober starts some time after the first one and goes on.
@@ -13,6 +13,7 @@ pub(crate) fn two_witnesses(history: &mut Builder) {
         probers: vec![TimeSpan::from_on(from)],
         segments: vec![],
         freezes: false,
+        lags: 0,
     });
 }
 
@@ -119,4 +120,13 @@ pub(crate) fn rolling_update_around_a_loss(history: &mut Builder) {
     }
     let lost = history.random.between(first - 40 * SECOND, second + 20 * SECOND);
     history.lose(lost.max(40 * SECOND));
+}
+
+/// The second witness learns of other inputs up to a minute later, or not at all.
+pub(crate) fn one_learns_late(history: &mut Builder) {
+    let up_to_a_minute = history.random.seconds(0.0, 60.0);
+    let lags = history.random.pick(&[up_to_a_minute, FOREVER / 2]);
+    if let Some(second) = &mut history.second {
+        second.lags = lags;
+    }
 }

@@ -3,7 +3,7 @@
 use crate::judge::{Judgement, LossJudgement};
 use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{Micros, SECOND, seconds};
-use crate::script::{FactSpan, History, ShootHistory, ShootScript, required};
+use crate::script::{FactSpan, History, ShootHistory, ShootScript};
 use crate::timeline::FOREVER;
 use crate::virtual_time::ProbedShoot;
 
@@ -74,7 +74,11 @@ impl Account<'_> {
             )
         }));
         lines.extend(
-            { changes.secrets.iter() }.map(|(at, secret)| format!("Secret at {}: {secret:?}", seconds(*at))),
+            { changes.secrets.iter().chain(&changes.external_secrets) }
+                .map(|(at, secret)| format!("Secret at {}: {secret:?}", seconds(*at))),
+        );
+        lines.extend(
+            { changes.settings.iter() }.map(|(at, setting)| format!("{setting:?} at {}", seconds(*at))),
         );
         let instants = self.instants();
         lines.extend(self.nodes(instants[0]));
@@ -123,7 +127,7 @@ impl Account<'_> {
             "at {}: {} candidates, {} are a loss; {} are Unknown",
             seconds(at),
             candidates.len(),
-            required(candidates.len()),
+            self.script.required(candidates.len(), at),
             self.happened.unknown(&candidates, at)
         )];
         for (i, (node, happened)) in self.script.nodes.iter().zip(&self.happened.nodes).enumerate() {

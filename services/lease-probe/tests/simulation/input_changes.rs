@@ -10,7 +10,7 @@ use watchdog_api::prober::ProberConfig;
 
 use crate::node_lifecycle_input::TimeSpan;
 use crate::random::Micros;
-use crate::script::ShootScript;
+use crate::script::{ShootScript, THRESHOLD, required};
 use crate::virtual_time::duration;
 
 /// Kubeconfigs that differ by their token.
@@ -37,12 +37,29 @@ pub(crate) enum SecretChange {
     Deleted,
 }
 
+/// A setting in the file of the prober.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SettingChange {
+    /// `nodeLeaseFailureFraction`, in percent.
+    Fraction(usize),
+    /// `failureThreshold` and `successThreshold`.
+    Thresholds(u32, u32),
+    /// `probeInterval`.
+    Interval(Micros),
+    /// `internalProbeFailureBackOffDuration`.
+    BackOff(Micros),
+}
+
 #[derive(Debug, Clone, Default)]
 pub(crate) struct InputChanges {
     /// In order.
     pub(crate) graces: Vec<GraceChange>,
     /// In order.
     pub(crate) secrets: Vec<(Micros, SecretChange)>,
+    /// The same for the external endpoint.
+    pub(crate) external_secrets: Vec<(Micros, SecretChange)>,
+    /// In order.
+    pub(crate) settings: Vec<(Micros, SettingChange)>,
 }
 
 impl InputChanges {
@@ -50,7 +67,45 @@ impl InputChanges {
     pub(crate) fn instants(&self) -> impl Iterator<Item = Micros> {
         let graces = self.graces.iter();
         let graces = graces.flat_map(|change| [change.in_cluster, change.rolled_out]);
-        graces.chain(self.secrets.iter().map(|(at, _)| *at))
+        let secrets = self.secrets.iter().chain(&self.external_secrets);
+        let secrets = secrets.map(|(at, _)| *at);
+        graces
+            .chain(secrets)
+            .chain(self.settings.iter().map(|(at, _)| *at))
+    }
+
+    /// The same for a prober that learns of them this much later.
+    pub(crate) fn later_by(&self, by: Micros) -> Self {
+        let mut later = self.clone();
+        for change in &mut later.graces {
+            change.in_cluster += by;
+            change.rolled_out += by;
+        }
+        let secrets = later.secrets.iter_mut().chain(&mut later.external_secrets);
+        secrets.for_each(|(at, _)| *at += by);
+        later.settings.iter_mut().for_each(|(at, _)| *at += by);
+        later
+    }
+
+    /// The configuration at `at`.
+    fn config(&self, first: &Arc<ProberConfig>, at: Micros) -> Arc<ProberConfig> {
+        let mut config = first.clone();
+        for (_, change) in self.settings.iter().filter(|(from, _)| *from <= at) {
+            let config = Arc::make_mut(&mut config);
+            match *change {
+                SettingChange::Fraction(percent) => {
+                    config.node_lease_failure_fraction = percent as f64 / 100.0;
+                }
+                SettingChange::Thresholds(failure, success) => {
+                    (config.failure_threshold, config.success_threshold) = (failure, success);
+                }
+                SettingChange::Interval(interval) => config.probe_interval = duration(interval),
+                SettingChange::BackOff(most) => {
+                    config.internal_probe_failure_back_off_duration = duration(most);
+                }
+            }
+        }
+        config
     }
 
     /// The changes that are known at `at`, and no others.
@@ -58,6 +113,8 @@ impl InputChanges {
         let mut frozen = self.clone();
         frozen.graces.retain(|change| change.in_cluster <= at);
         frozen.secrets.retain(|(from, _)| *from <= at);
+        frozen.external_secrets.retain(|(from, _)| *from <= at);
+        frozen.settings.retain(|(from, _)| *from <= at);
         frozen
     }
 
@@ -85,6 +142,16 @@ impl ShootScript {
         last.map_or(self.grace, |change| change.grace)
     }
 
+    /// How many of `candidates` reach the threshold at `at`.
+    pub(crate) fn required(&self, candidates: usize, at: Micros) -> usize {
+        let fractions = { self.input_changes.settings.iter() }.filter(|(from, _)| *from <= at);
+        let percent = fractions.fold(THRESHOLD, |percent, (_, change)| match change {
+            SettingChange::Fraction(percent) => *percent,
+            _ => percent,
+        });
+        required(candidates, percent)
+    }
+
     /// The longest grace period of the history.
     pub(crate) fn longest_grace(&self) -> Micros {
         let changes = self.input_changes.graces.iter();
@@ -98,8 +165,10 @@ impl ShootScript {
         at: Micros,
         before: Option<&ProbeInputs>,
     ) -> ProbeInputs {
-        let secrets = self.input_changes.secrets.iter();
-        let secret = secrets.rev().find(|(from, _)| *from <= at);
+        let access = |secrets: &[(Micros, SecretChange)]| {
+            let secret = secrets.iter().rfind(|(from, _)| *from <= at);
+            kubeconfig(secret.map_or(SecretChange::Rotated(0), |(_, secret)| *secret))
+        };
         let mut settings = ShootSettings {
             node_monitor_grace: Some(duration(self.grace_in_cluster(at))),
             ..ShootSettings::default()
@@ -111,9 +180,9 @@ impl ShootScript {
         }
         ProbeInputs {
             settings: Arc::new(settings),
-            config: config.clone(),
-            internal: kubeconfig(secret.map_or(SecretChange::Rotated(0), |(_, secret)| *secret)),
-            external: { self.external_cuts.as_ref() }.map(|_| kubeconfig(SecretChange::Rotated(0))),
+            config: self.input_changes.config(config, at),
+            internal: access(&self.input_changes.secrets),
+            external: { self.external_cuts.as_ref() }.map(|_| access(&self.input_changes.external_secrets)),
         }
     }
 }

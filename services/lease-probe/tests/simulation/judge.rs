@@ -3,7 +3,7 @@
 use crate::absence::{Absent, Form, absence};
 use crate::kubelet::last_write;
 use crate::random::{MILLISECOND, Micros, SECOND};
-use crate::script::{ShootHistory, ShootScript, required};
+use crate::script::{ShootHistory, ShootScript};
 use crate::timeline::FOREVER;
 
 /// From a loss verdict until the dependants are down.
@@ -156,7 +156,8 @@ fn marks(script: &ShootScript, history: &ShootHistory, length: Micros) -> Vec<Mi
     let (mut marks, mut marked) = (Vec::new(), false);
     for at in instants {
         let candidates = script.candidates(history, at);
-        let reached = candidates.len() > 1 && history.unknown(&candidates, at) >= required(candidates.len());
+        let required = script.required(candidates.len(), at);
+        let reached = candidates.len() > 1 && history.unknown(&candidates, at) >= required;
         if reached && !marked {
             marks.push(at);
         }
@@ -173,6 +174,8 @@ fn judge_loss(
 ) -> JudgedLoss {
     let at = verdict.at;
     let candidates = script.candidates(history, at);
+    // By the settings of the probe.
+    let required = |candidates: usize| script.required(candidates, verdict.asked);
     let k = required(candidates.len());
     let mut renewed: Vec<_> = candidates
         .iter()
@@ -184,7 +187,8 @@ fn judge_loss(
     let sets = script.candidates_between(history, at - NODES_KNOWN_FOR, at);
     let marks_enough = |frozen: ShootScript| {
         let frozen = frozen.play(at + EVER + script.longest_grace(), at);
-        sets.iter().any(|candidates| ever_marks(&frozen, candidates, at))
+        let marks = |candidates: &Vec<usize>| ever_marks(&frozen, candidates, required(candidates.len()), at);
+        sets.iter().any(marks)
     };
     let was = history.unknown(&candidates, at) >= k
         || marks
@@ -205,14 +209,13 @@ fn judge_loss(
     }
 }
 
-/// Returns true if the threshold's share of `candidates` is Unknown at some instant from `at` on.
-fn ever_marks(history: &ShootHistory, candidates: &[usize], at: Micros) -> bool {
+/// Returns true if `k` of the candidates are Unknown at some instant from `at` on.
+fn ever_marks(history: &ShootHistory, candidates: &[usize], k: usize, at: Micros) -> bool {
     let changes = candidates.iter().flat_map(|node| &history.ready_changes[*node]);
     let instants = changes
         .map(|change| change.at)
         .filter(|change| *change >= at)
         .chain([at]);
-    let k = required(candidates.len());
     candidates.len() > 1 && { instants }.any(|instant| history.unknown(candidates, instant) >= k)
 }
 
@@ -246,7 +249,7 @@ fn is_unfounded(script: &ShootScript, history: &ShootHistory, verdict: &SeenVerd
     };
     let too_silent = |candidates: &Vec<usize>| {
         let silent = candidates.iter().filter(is_silent).count();
-        candidates.len() > 1 && silent >= required(candidates.len())
+        candidates.len() > 1 && silent >= script.required(candidates.len(), asked)
     };
     let gone = absence(&script.absences, Absent::Leases, listed);
     let none_shown = gone.is_some_and(|absence| !matches!(absence.form, Form::Partial(_)));
@@ -310,7 +313,7 @@ fn is_connected(script: &ShootScript, history: &ShootHistory, length: Micros) ->
     };
     let candidates: Vec<_> = (0..script.nodes.len()).filter(stays).collect();
     let silent = candidates.iter().filter(|node| !renews(node)).count();
-    answers && reached && !absent && silent < required(candidates.len())
+    answers && reached && !absent && silent < script.required(candidates.len(), length)
 }
 
 /// The history that an unprotected shoot has.

@@ -14,8 +14,8 @@ use crate::witnesses::SecondWitness;
 /// Kubelets and kube-controller-manager run for this long before the first prober starts.
 pub(crate) const RUN_UP: Micros = -150 * SECOND;
 
-/// `nodeLeaseFailureFraction` by default.
-pub(crate) const THRESHOLD: f64 = 0.6;
+/// `nodeLeaseFailureFraction` by default, in percent.
+pub(crate) const THRESHOLD: usize = 60;
 
 /// A fact about a node that keeps its lease from counting, while it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -292,10 +292,9 @@ impl ShootHistory {
     }
 }
 
-/// How many of `candidates` reach the threshold.
-pub(crate) fn required(candidates: usize) -> usize {
-    // Exact for every number of nodes: three fifths.
-    (3 * candidates).div_ceil(5).max(1)
+/// How many of `candidates` reach this threshold.
+pub(crate) fn required(candidates: usize, percent: usize) -> usize {
+    (percent * candidates).div_ceil(100).max(1)
 }
 
 #[cfg(test)]
@@ -304,12 +303,13 @@ mod tests {
 
     #[test]
     fn three_fifths() {
+        let required = |candidates| required(candidates, THRESHOLD);
         let found = [1, 2, 3, 4, 5, 6, 10, 11, 50].map(required);
         assert_eq!(found, [1, 2, 2, 3, 3, 4, 6, 7, 30]);
         for candidates in 1..1_000_usize {
             let k = required(candidates);
-            assert!(k as f64 / candidates as f64 >= THRESHOLD, "{candidates}");
-            assert!(((k - 1) as f64 / candidates as f64) < THRESHOLD, "{candidates}");
+            assert!(k as f64 / candidates as f64 >= 0.6, "{candidates}");
+            assert!(((k - 1) as f64 / candidates as f64) < 0.6, "{candidates}");
         }
     }
 }

@@ -21,9 +21,8 @@ use crate::objects;
 use crate::other_writers::Writes;
 use crate::random::{Micros, Random, SECOND};
 use crate::script::{History, ShootHistory, ShootScript};
-use crate::timeline::Segment;
 use crate::transport::{SimConnector, TrafficLog};
-use crate::witnesses::{decided, outcome};
+use crate::witnesses::{SecondWitness, decided, outcome};
 
 /// Virtual time 0, in microseconds since the Unix epoch.
 pub(crate) const EPOCH: i64 = 1_790_000_000 * SECOND;
@@ -103,7 +102,7 @@ pub(crate) fn probe(history: &History, shoots: &[Arc<PlayedShoot>]) -> Vec<Probe
         let Some(second) = &history.second else {
             return witness(clock, history, (0, &history.probers), shoots).await;
         };
-        let others = through_another_server(shoots, &second.segments);
+        let others = as_seen_by(second, shoots);
         let (first, other) = tokio::join!(
             witness(clock, history, (0, &history.probers), shoots),
             witness(clock, history, (SECOND_WITNESS, &second.probers), &others),
@@ -115,11 +114,12 @@ pub(crate) fn probe(history: &History, shoots: &[Arc<PlayedShoot>]) -> Vec<Probe
     })
 }
 
-/// The same shoots, with more faults of the API server that a prober talks to.
-fn through_another_server(shoots: &[Arc<PlayedShoot>], segments: &[Segment]) -> Vec<Arc<PlayedShoot>> {
+/// The same shoots, with more faults of the API server that a prober talks to, and of the watches of its inputs.
+fn as_seen_by(witness: &SecondWitness, shoots: &[Arc<PlayedShoot>]) -> Vec<Arc<PlayedShoot>> {
     let through = |shoot: &Arc<PlayedShoot>| {
         let mut other = PlayedShoot::clone(shoot);
-        other.script.server.segments.extend(segments);
+        other.script.server.segments.extend(&witness.segments);
+        other.script.input_changes = other.script.input_changes.later_by(witness.lags);
         Arc::new(other)
     };
     shoots.iter().map(through).collect()

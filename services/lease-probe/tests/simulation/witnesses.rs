@@ -21,6 +21,8 @@ pub(crate) struct SecondWitness {
     pub(crate) segments: Vec<Segment>,
     /// A prober that ends is frozen: its last verdict stands until it is no longer valid.
     pub(crate) freezes: bool,
+    /// By how much it learns later of other inputs.
+    pub(crate) lags: Micros,
 }
 
 /// As the coordinator receives it.
