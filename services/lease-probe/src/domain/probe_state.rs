@@ -136,7 +136,7 @@ impl ProbeState {
         let required = required(judged.candidates.saturating_sub(1), rule.threshold);
         let is_near = urgent || judged.urgent || judged.expired >= required;
         let is_doubtful = judged.outcome == Outcome::Healthy && is_near;
-        let turns = (judged.outcome.is_loss() || is_doubtful) && !self.settled.is_loss();
+        let turns = is_doubtful || judged.outcome.is_loss() && !self.settled.is_loss();
         // The reason why a kubelet is silent, such as a Machine that is deleted or an update in place, shows in them
         // before the kubelet falls silent, and an expired lease has been silent for longer than this. But a reason that
         // is over since does not show, and an external endpoint that is away makes silence count that is hardly older.
@@ -390,6 +390,23 @@ mod tests {
             leases(&mut state, 48, &[0, 0, 41, 42]),
             ProbeStep::ListNodes(None)
         );
+    }
+
+    /// machine-controller-manager may have begun to update one of the nodes that renew.
+    #[test]
+    fn nor_does_a_loss_end_by_old_nodes() {
+        let mut state = ProbeState::at_place(0.0);
+        leases(&mut state, -8, &[-9, -9, -9, -9]);
+        let silent = &[0, 0, 1, 2];
+        for second in [5, 15, 25] {
+            leases(&mut state, second, silent);
+        }
+        let judged = judge(&mut state, 35, silent, &["n0", "n1", "n2", "n3"]);
+        assert_eq!(judged.outcome, Outcome::LeasesExpired);
+        state.reported(&judged.outcome);
+        let half = &[0, 0, 41, 42];
+        assert_eq!(done(leases(&mut state, 45, half)), Outcome::Healthy);
+        assert_eq!(leases(&mut state, 48, half), ProbeStep::ListNodes(None));
     }
 
     #[test]
