@@ -320,7 +320,8 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             .may_be_late(FAILED_RENEWALS),
         class("grace period changes around a loss", &[inputs::grace_changes, nodes::loss]),
         class("settings change, outage", &[inputs::settings_change, UP_TO_60_S]),
-        class("settings change around a loss", &[inputs::settings_change, nodes::loss]),
+        class("settings change around a loss", &[inputs::settings_change, nodes::loss])
+            .may_be_late("a threshold that becomes lower in the middle of the loss counts from then on"),
         class("node names reused", &[inputs::names_reused]),
         class("node names reused, loss", &[inputs::names_reused, nodes::loss]).may_be_late(CANDIDATES),
         class("two witnesses, outage", &[witnesses::two_witnesses, UP_TO_60_S]),
@@ -388,11 +389,6 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             "two witnesses, one learns of a mended kubeconfig late, loss",
             &[witnesses::two_witnesses, witnesses::one_learns_late, inputs::kubeconfig_unusable_before_a_loss],
         ),
-        class(
-            "two witnesses, one learns of other settings late, loss",
-            &[witnesses::two_witnesses, witnesses::one_learns_late, inputs::settings_change, nodes::loss],
-        )
-        .may_be_late("a witness that does not know of a lower threshold yet contradicts"),
         class("anything", &[faults::anything]).may_be_late("any of the above"),
     ]
 }
