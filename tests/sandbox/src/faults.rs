@@ -25,6 +25,8 @@ pub enum FaultAction {
     InternalError,
     /// Answer 200 with a body that is no JSON.
     Garbage,
+    /// Answer 200 with an empty body: a watch that ends at once.
+    Empty,
     /// Close the connection without an answer.
     Cut,
     /// Do what was asked, then never answer.

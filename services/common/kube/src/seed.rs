@@ -1,6 +1,7 @@
 //! Clients for the seed: from which file, through which proxy, with which credentials, and whom they trust. All of it
 //! is as client-go and controller-runtime have it; the TLS is that of `watchdog_certificates`, by Go's rules.
 
+mod answer_body;
 mod exec_plugin;
 mod oidc;
 mod renewal;

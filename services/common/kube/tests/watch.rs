@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -11,12 +12,14 @@ use kube::runtime::watcher;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use watchdog_kube::seed::connect;
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::args::LogFormat;
+use watchdog_runtime::failure::Reason;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::telemetry;
 use watchdog_sandbox::{ApiServer, AuditEntry, Fault, FaultAction, Rule};
-use watchdog_test_support::in_process::{CapturedOutput, api_server, eventually, until_ready};
+use watchdog_test_support::in_process::{CapturedOutput, ServiceFiles, api_server, eventually, until_ready};
 use watchdog_test_support::sandboxed::client;
 
 #[tokio::test]
@@ -24,7 +27,7 @@ async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
     let api = api_server(&["garden"]).await.unwrap();
     let client = client(&api.kubeconfig("watcher")).await.unwrap();
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-    let listed = std::sync::Arc::new(Mutex::new(0));
+    let listed = Arc::new(Mutex::new(0));
     let watch = Watch {
         name: "leases".into(),
         api: Api::<Lease>::namespaced(client, "garden"),
@@ -112,6 +115,41 @@ async fn a_seed_that_goes_on_failing_gets_ever_fewer_lists_and_one_line_in_the_l
         stop.cancel();
         run.await.unwrap().unwrap();
     }
+}
+
+/// kube's watcher opened the next one at once, hundreds in a second, and nothing showed it.
+#[tokio::test]
+async fn watches_that_end_at_once_have_failed() {
+    let api = api_server(&["garden"]).await.unwrap();
+    let files = ServiceFiles::new("").unwrap();
+    let kubeconfig = files.kubeconfig(&api, "watcher").unwrap();
+    let watch = Watch {
+        name: "leases".into(),
+        api: Api::<Lease>::namespaced(connect(Some(&kubeconfig), "watcher").await.unwrap(), "garden"),
+        config: watcher::Config::default(),
+        ends_if_not_served: false,
+    };
+    api.inject(Fault::always(FaultAction::Empty).verb("watch"));
+    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+    let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), |_| {}));
+    let watches = || api.audit().iter().filter(|entry| entry.verb == "watch").count();
+    eventually("three have failed", || watches() >= 3).await;
+    eventually("it is shown", || !readiness.failures().is_empty()).await;
+    assert!(watches() <= 5, "{}", watches());
+    let [(name, _, failure)] = &readiness.failures()[..] else {
+        panic!("{:?}", readiness.failures())
+    };
+    assert_eq!(
+        (&**name, failure.reason),
+        ("leases", Reason::Connection),
+        "{failure}"
+    );
+    assert!(failure.to_string().contains("ended within a second"), "{failure}");
+
+    api.clear_faults();
+    eventually("it works again", || readiness.failures().is_empty()).await;
+    stop.cancel();
+    run.await.unwrap().unwrap();
 }
 
 #[tokio::test]

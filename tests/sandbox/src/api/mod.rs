@@ -122,6 +122,7 @@ pub(crate) async fn serve(
         }
         Some(FaultAction::InternalError) => reply::error(&ApiError::internal("injected fault")),
         Some(FaultAction::Garbage) => reply::json(200, Bytes::from_static(b"{\"kind\": \x00\xff garbage")),
+        Some(FaultAction::Empty) => reply::json(200, Bytes::new()),
         Some(FaultAction::ApplyAndHang | FaultAction::Delay { .. }) | None => {
             // A body that breaks off is a client that is gone.
             let body = body.collect().await.map_err(|_| ConnectionClosed)?.to_bytes();

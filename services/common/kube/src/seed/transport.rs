@@ -1,7 +1,8 @@
 //! Connections to the seed: TCP, a proxy, TLS.
 
 use anyhow::Context as _;
-use http::{HeaderValue, Uri};
+use futures::TryFutureExt as _;
+use http::{HeaderValue, Request, Uri};
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::Client as HttpClient;
@@ -19,6 +20,7 @@ use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 use watchdog_api::kubeconfig::{ClientCertificate, Proxy, basic};
 use watchdog_certificates::{ServerTrust, client_config};
 
+use super::answer_body::AnswerBody;
 use super::send_before::TimedBody;
 
 /// The parts that all clients of one seed have in common.
@@ -102,7 +104,10 @@ fn over(connector: SeedConnector, config: &Config, tls: ClientConfig) -> anyhow:
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
         .map_request(TimedBody::wrap)
-        .service(http);
+        .service_fn(move |request: Request<TimedBody>| {
+            let wrap = AnswerBody::wrapper(&request);
+            http.request(request).map_ok(wrap)
+        });
     Ok(kube::Client::new(service, config.default_namespace.clone()))
 }
 
