@@ -98,7 +98,8 @@ where
     /// checked whether etcd was restored from a backup: resource versions then start over below the one from which the
     /// watch goes on, and it would bring nothing. Then everything is listed again.
     ///
-    /// From this call on it blocks `readiness`, until everything is listed and whenever the seed refuses access.
+    /// From this call on it blocks `readiness`, until everything is listed, whenever the seed refuses access, and when
+    /// no list succeeds for [`OUTDATED_AFTER`].
     ///
     /// # Errors
     /// Never; the type is that of a critical task.
@@ -131,6 +132,8 @@ where
         let mut pauses_after_refusal = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE_AFTER_REFUSAL);
         let mut events = self.open();
         let mut next_try = Instant::now();
+        // Since when every list has failed.
+        let mut unlisted_since = None;
         // After a failure: what the newest version was, and what it is now.
         let mut check: Option<BoxFuture<'_, (u64, u64)>> = None;
         loop {
@@ -191,7 +194,7 @@ where
                     on_change(change);
                     watched_objects.set(live.len() as f64);
                     if works {
-                        failures = 0;
+                        (failures, unlisted_since) = (0, None);
                         drop(blocker.take());
                         pauses.reset();
                         if readiness.recovered(name.clone()) {
@@ -214,8 +217,14 @@ where
             if readiness.failing(name.clone(), failure) {
                 tracing::warn!(watch = %name, reason, %error, "watch failed; trying again");
             }
+            if is_list {
+                unlisted_since.get_or_insert_with(Instant::now);
+            }
+            let is_outdated = unlisted_since.is_some_and(|since: Instant| since.elapsed() >= OUTDATED_AFTER);
             if is_refused(&error) {
                 blocker.replace(readiness.block(name.clone(), "the seed refuses access"));
+            } else if blocker.is_some() || is_outdated {
+                blocker.replace(readiness.block(name.clone(), format!("cannot be listed: {error}")));
             }
             if self.ends_if_not_served && error.is_not_found() {
                 return Ok(());
@@ -302,8 +311,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// watching is not, the lists must not become a load.
 const LONGEST_PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
 
-/// True for a lost permission, which somebody has to mend. During all other errors an index that was complete once is
-/// still served.
+/// An index that was complete once is served during an outage of the seed. If nothing can be listed for longer than an
+/// API server takes to restart, somebody has to mend it: new shoots are not seen, and no write is confirmed.
+const OUTDATED_AFTER: Duration = Duration::from_secs(120);
+
+/// True for a lost permission, which somebody has to mend.
 fn is_refused(error: &RequestError) -> bool {
     matches!(error.code(), Some(401 | 403))
 }

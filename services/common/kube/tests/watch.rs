@@ -3,15 +3,25 @@
 #![cfg(test)]
 
 use std::collections::BTreeSet;
+use std::future::ready;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures::{Stream, stream};
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{Either, Full, StreamBody};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::PostParams;
+use kube::client::Body;
 use kube::runtime::watcher;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
+use tower::BoxError;
 use watchdog_kube::seed::connect;
 use watchdog_kube::watch::{Change, Watch};
 use watchdog_runtime::args::LogFormat;
@@ -148,6 +158,59 @@ async fn watches_that_end_at_once_have_failed() {
 
     api.clear_faults();
     eventually("it works again", || readiness.failures().is_empty()).await;
+    stop.cancel();
+    run.await.unwrap().unwrap();
+}
+
+/// The body of a watch that brings nothing.
+fn silence() -> impl Stream<Item = Result<Frame<Bytes>, BoxError>> {
+    stream::pending()
+}
+
+/// A seed without a network, so that minutes pass at once: answers every request, or fails every one.
+fn seed_that_fails(fails: Arc<AtomicBool>) -> kube::Client {
+    let answer = move |request: Request<Body>| {
+        let query = request.uri().query().unwrap_or_default();
+        let status = json!({"kind": "Status", "code": 500, "message": "the conversion webhook fails"});
+        let list = json!({"metadata": {"resourceVersion": "1"}, "items": []});
+        let (code, body) = match (fails.load(Ordering::SeqCst), query.contains("watch=true")) {
+            (true, _) => (500, Either::Left(Full::from(status.to_string()))),
+            (false, true) => (200, Either::Right(StreamBody::new(silence()))),
+            (false, false) => (200, Either::Left(Full::from(list.to_string()))),
+        };
+        ready(Response::builder().status(code).body(body))
+    };
+    kube::Client::new(tower::service_fn(answer), "garden")
+}
+
+/// Every replica was ready, and watchdogctl check found nothing wrong, while no new shoot was seen.
+#[tokio::test(start_paused = true)]
+async fn a_kind_that_cannot_be_listed_for_minutes_blocks_until_it_can() {
+    let fails = Arc::new(AtomicBool::new(false));
+    let watch = Watch {
+        name: "leases".into(),
+        api: Api::<Lease>::namespaced(seed_that_fails(fails.clone()), "garden"),
+        config: watcher::Config::default(),
+        ends_if_not_served: false,
+    };
+    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+    let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), |_| {}));
+    until_ready(&readiness, true).await;
+
+    let after = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
+    fails.store(true, Ordering::SeqCst);
+    after(90).await;
+    assert!(readiness.is_ready(), "a restart may take as long");
+    after(90).await;
+    let why = &readiness.blockers()["leases"];
+    assert!(
+        why.contains("cannot be listed: the conversion webhook fails"),
+        "{why}"
+    );
+    fails.store(false, Ordering::SeqCst);
+    after(10).await;
+    assert!(readiness.is_ready(), "{:?}", readiness.lines());
+
     stop.cancel();
     run.await.unwrap().unwrap();
 }

@@ -79,7 +79,6 @@ impl SeedWatches {
     ///
     /// One watch for each selector, over all namespaces, so that these pods are known at the moment at which their
     /// service recovers. A list for each recovery would take 20,000 requests when a seed with 10,000 shoots recovers.
-    /// They block nothing: a recovery counts for minutes, and acts on a pod whenever that is seen.
     ///
     /// # Errors
     /// When a watch ends.
@@ -94,7 +93,7 @@ impl SeedWatches {
         let watches = distinct.map(|selector| {
             let query = selector.to_string();
             let config = Config::default().page_size(LIST_PAGE).labels(&query);
-            let readiness = self.readiness.part(&query);
+            let readiness = self.readiness.named(&query);
             let (selector, on_update) = (selector.clone(), on_update.clone());
             self.watch("pods", config, readiness, PodObject::into_pod, move |update| {
                 on_update(&selector, update)
