@@ -82,7 +82,7 @@ impl CommandError {
             Code::Unimplemented => Self::new(
                 WRONG,
                 what,
-                "the program is older than this watchdogctl: use the one of its release",
+                "correct the address, or use the watchdogctl of the program's release",
             ),
             _ => match status.get_details_retry_info().and_then(|info| info.retry_delay) {
                 // The program itself has answered.
@@ -182,7 +182,11 @@ mod tests {
                 WRONG,
                 "correct the option",
             ),
-            (Status::unimplemented("no such method"), WRONG, "older than this"),
+            (
+                Status::unimplemented("no such method"),
+                WRONG,
+                "correct the address",
+            ),
             (
                 Status::unavailable("draining"),
                 UNREACHABLE,

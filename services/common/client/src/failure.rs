@@ -207,9 +207,13 @@ impl Failure {
     /// A gRPC call failed.
     #[must_use]
     pub fn of_grpc_status(status: &tonic::Status) -> Self {
+        let mut text = chain(status);
+        if status.code() == tonic::Code::Unimplemented {
+            text.insert_str(0, "another program, or another release of it, listens there: ");
+        }
         Self {
             code: Some(status.code()),
-            ..Self::new(Reason::of_grpc_status(status), &chain(status))
+            ..Self::new(Reason::of_grpc_status(status), &text)
         }
     }
 }
@@ -354,6 +358,13 @@ mod tests {
                 assert_eq!((failure.reason, failure.code), (reason, Some(*code)));
             }
         }
+    }
+
+    /// Such a server says nothing itself.
+    #[test]
+    fn the_address_of_another_program_is_named_as_such() {
+        let failure = Failure::of_grpc_status(&tonic::Status::unimplemented(""));
+        assert!(failure.to_string().starts_with("another program, "), "{failure}");
     }
 
     #[test]
