@@ -114,7 +114,7 @@ pub(crate) async fn weeders(
         ..ListWeedersRequest::default()
     };
     let list = dialer.all_pages(Program::Weeder, request).await?;
-    WrittenAnswer::of(frame, weeder_tables(&list, frame), ApiMessage(list))
+    WrittenAnswer::of(frame, weeder_tables(&list, filter, frame), ApiMessage(list))
 }
 
 pub(crate) async fn services(
@@ -128,14 +128,25 @@ pub(crate) async fn services(
         ..ListEndpointReadinessRequest::default()
     };
     let list = dialer.all_pages(Program::Weeder, request).await?;
-    WrittenAnswer::of(frame, service_table(&list, frame), ApiMessage(list))
+    WrittenAnswer::of(frame, service_table(&list, filter, frame), ApiMessage(list))
+}
+
+/// The filter in words: nothing may match because a name is misspelt.
+fn matching(filter: &ServiceFilterArgs) -> String {
+    let shoot = filter.shoot.iter().map(|shoot| format!(" in shoot {shoot}"));
+    let service = filter
+        .service
+        .iter()
+        .map(|service| format!(" for service {service}"));
+    shoot.chain(service).collect()
 }
 
 /// One row for each weeder, then its deletions and the pods that it leaves alone.
-fn weeder_tables(list: &ListWeedersResponse, frame: &Frame) -> String {
+fn weeder_tables(list: &ListWeedersResponse, filter: &ServiceFilterArgs, frame: &Frame) -> String {
     let out = incomplete(Program::Weeder, list.completeness.as_ref(), frame);
     if list.weeders.is_empty() {
-        return out + "No weeder is active: no service became ready recently.\n";
+        let matching = matching(filter);
+        return out + &format!("No weeder{matching} is active: no service became ready recently.\n");
     }
     let table = TextTable::of(&list.weeders)
         .column("SHOOT", |weeder| namespace(weeder.key.as_ref()))
@@ -195,10 +206,11 @@ fn exit(code: Option<i32>, reason: &str) -> String {
 }
 
 /// One row for each service; those that are not ready first.
-fn service_table(list: &ListEndpointReadinessResponse, frame: &Frame) -> String {
+fn service_table(list: &ListEndpointReadinessResponse, filter: &ServiceFilterArgs, frame: &Frame) -> String {
     let out = incomplete(Program::Weeder, list.completeness.as_ref(), frame);
     if list.services.is_empty() {
-        return out + "No service of the configuration has endpoints.\n";
+        let matching = matching(filter);
+        return out + &format!("No service of the configuration{matching} has endpoints.\n");
     }
     let mut ordered: Vec<&EndpointReadiness> = list.services.iter().collect();
     ordered.sort_by_key(|service| service.readiness() == Readiness::Ready);
@@ -290,7 +302,7 @@ shoot--a--b  down       2m09s (00:37:51Z)  running  1      yes        kube-contr
             weeders,
             ..ListWeedersResponse::default()
         };
-        weeder_tables(&list, &testing::pipe())
+        weeder_tables(&list, &ServiceFilterArgs::default(), &testing::pipe())
     }
 
     fn shown_services(services: Vec<EndpointReadiness>) -> String {
@@ -298,7 +310,7 @@ shoot--a--b  down       2m09s (00:37:51Z)  running  1      yes        kube-contr
             services,
             ..ListEndpointReadinessResponse::default()
         };
-        service_table(&list, &testing::pipe())
+        service_table(&list, &ServiceFilterArgs::default(), &testing::pipe())
     }
 
     #[test]
@@ -368,6 +380,20 @@ shoot--a--b  down       2m09s (00:37:51Z)  running  1      yes        kube-contr
         assert!(text.contains("refused"), "{text}");
         assert!(shown(Vec::new()).starts_with("No weeder is active"));
         assert!(shown_services(Vec::new()).starts_with("No service of the configuration"));
+    }
+
+    #[test]
+    fn an_empty_answer_repeats_the_filter() {
+        let filter = ServiceFilterArgs {
+            shoot: Some("shoot--a--c".to_owned()),
+            service: Some("etcd".to_owned()),
+        };
+        let of_filter = " in shoot shoot--a--c for service etcd ";
+        let weeders = weeder_tables(&ListWeedersResponse::default(), &filter, &testing::pipe());
+        assert!(weeders.contains(of_filter), "{weeders}");
+        let list = ListEndpointReadinessResponse::default();
+        let services = service_table(&list, &filter, &testing::pipe());
+        assert!(services.contains(of_filter), "{services}");
     }
 
     #[test]
