@@ -19,7 +19,7 @@ use crate::render::text::{self, OUTCOMES};
 const AFTER_HELP: &str = "\
 Where the programs are:
   By default, watchdogctl finds the release by its Deployments: in the namespace garden, else in all namespaces. The
-  Deployments name the Secret with the certificate. watchdogctl forwards a port to a ready pod through the API server of
+  Deployments name the Secret with the certificate. watchdogctl forwards a port to a pod through the API server of
   the seed, as `kubectl port-forward` does. It needs `list` on deployments and pods, `get` and `create` on
   pods/portforward, and `get` on that Secret.
   With --lease-probe, --scaling-coordinator or --weeder it calls these addresses instead.

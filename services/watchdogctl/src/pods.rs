@@ -52,7 +52,8 @@ pub(crate) fn is_ready(pod: &Pod) -> bool {
     stays(pod) && condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
 }
 
-fn is_answering(pod: &Pod) -> bool {
+/// True if it can be asked, ready or not.
+pub(crate) fn is_answering(pod: &Pod) -> bool {
     let is_waiting = containers(pod).any(|container| waiting(container).is_some());
     stays(pod) && phase(pod) == Some("Running") && !is_waiting
 }

@@ -118,14 +118,14 @@ impl ProgramDialer {
         self.certificate.as_ref().map(Option::as_ref)
     }
 
-    /// The replicas that take calls: the addresses of a program, or the names of its ready pods.
+    /// The replicas that take calls: the addresses of a program, or the names of its pods, the ready ones first.
     ///
     /// # Errors
     /// When there are none, or they are not known.
     pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<String>, CommandError> {
         match &self.forward {
             None => address::resolved(&self.args, program).await,
-            Some(forward) => forward.ready_pods(program).await,
+            Some(forward) => forward.answering_pods(program).await,
         }
     }
 

@@ -57,8 +57,9 @@ impl PortForward {
         }
     }
 
-    /// The names of the ready pods of a program, in order.
-    pub(super) async fn ready_pods(&self, program: Program) -> Result<Vec<String>, CommandError> {
+    /// The names of the pods of a program that answer, the ready ones first. The others may know less; where none is
+    /// ready, what they know and why they are not ready is what people look for.
+    pub(super) async fn answering_pods(&self, program: Program) -> Result<Vec<String>, CommandError> {
         let ChartRelease { namespace, name, .. } = &*self.release;
         let Some(selector) = self.release.selector(program) else {
             return Err(CommandError::unreachable(
@@ -67,14 +68,14 @@ impl PortForward {
             ));
         };
         let pods = self.pods(program).await?;
-        let ready = pods.iter().filter_map(Item::ok).filter(|pod| pods::is_ready(pod));
-        let mut names: Vec<String> = ready.map(pods::name).collect();
-        names.sort();
-        if names.is_empty() {
-            let what = format!("no ready pod of {program} in namespace {namespace} ({selector})");
+        let pods = pods.iter().filter_map(Item::ok);
+        let mut answering: Vec<&Pod> = pods.filter(|pod| pods::is_answering(pod)).collect();
+        answering.sort_by_key(|pod| (!pods::is_ready(pod), pods::name(pod)));
+        if answering.is_empty() {
+            let what = format!("no pod of {program} runs in namespace {namespace} ({selector})");
             return Err(CommandError::unreachable(what, "watchdogctl check says why"));
         }
-        Ok(names)
+        Ok(answering.into_iter().map(pods::name).collect())
     }
 
     /// A connection to a pod.

@@ -276,7 +276,7 @@ async fn check_and_status_name_what_is_wrong_with_the_pods_of_one_release() {
         &status.text,
         &[
             "1 verdict: 1 HEALTHY; ",
-            "NO ANSWER from scaling-coordinator: no ready pod of scaling-coordinator",
+            "NO ANSWER from scaling-coordinator: no pod of scaling-coordinator runs",
             "WRONG: scaling-coordinator scaling-coordinator-0: scaling-coordinator crashes",
             "No shoot is known to be held down",
         ],
@@ -368,12 +368,41 @@ async fn a_release_without_tls_or_in_another_namespace_is_found() {
     })
     .await;
     let options = seed.options();
-    let part = "no ready pod of lease-probe in namespace extension-watchdog";
+    let part = "no pod of lease-probe runs in namespace extension-watchdog";
     fails(&format!("{options} --insecure-plaintext verdicts"), 3, part).await;
     let nowhere = "the watchdog is not installed: no Deployment of the chart in namespace garden";
     fails(&format!("{options} -n garden verdicts"), 3, nowhere).await;
     let unnamed = "the watchdog is not installed: no Deployment of the chart named x in any namespace";
     fails(&format!("{options} --name x verdicts"), 3, unnamed).await;
+}
+
+/// A replica that is not ready knows verdicts, and status is what people open when something is wrong.
+#[tokio::test]
+async fn a_pod_that_is_not_ready_is_asked_if_no_other_answers() {
+    let authority = TestAuthority::new();
+    let server = serve(&authority).await;
+    let (_socket, closed) = closed_address();
+    let programs = [(Program::LeaseProbe, server.address.as_str())];
+    let mut api = PodApi::release(&programs);
+    api.pods[0]["status"]["conditions"][0]["status"] = "False".into();
+    api.secrets = secret(&authority, &WHOLE);
+    let seed = Seed::start(api).await;
+    let options = seed.options();
+    let status = run(&format!("{options} status")).await;
+    assert_parts(
+        &status.text,
+        &["1 verdict: 1 HEALTHY; ", "WRONG: lease-probe: 0 of 1 are ready"],
+    );
+
+    // It is not asked beside one that is ready.
+    let mut api = PodApi::release(&programs);
+    let mut other = pod("watchdog", Program::LeaseProbe, "a-is-first-by-name");
+    other["status"]["conditions"][0]["status"] = "False".into();
+    api.pods.push(other);
+    api.addresses.insert("a-is-first-by-name".to_owned(), closed);
+    api.secrets = secret(&authority, &WHOLE);
+    let seed = Seed::start(api).await;
+    assert_parts(&shown(&format!("{} verdicts", seed.options())).await, &[SHOOT]);
 }
 
 #[tokio::test]
@@ -513,7 +542,7 @@ async fn an_error_of_the_seed_says_what_to_do() {
         (
             format!("{options} scaling"),
             3,
-            "no ready pod of scaling-coordinator in namespace garden",
+            "no pod of scaling-coordinator runs in namespace garden",
         ),
         (format!("{options} weeders"), 3, "connection refused in the pod"),
         (
