@@ -28,6 +28,7 @@ use watchdog_watch_stream::replicas::ReplicaEndpoints;
 use watchdog_watch_stream::seed_view::{OwnItems, SeedView};
 
 use crate::cluster::http::HttpConnector;
+use crate::cluster::machines;
 use crate::cluster::{permissions, watches};
 use crate::config::Config;
 use crate::controller::collector::VerdictCollector;
@@ -153,7 +154,7 @@ pub fn start(
     (Arc::new(VerdictCollector(manager)), view, on_cluster_change)
 }
 
-/// Watches the Secrets of the seed, and checks the permissions for all that is read there.
+/// Watches the Secrets of the seed, and checks the Machines and the permissions for all that is read there.
 fn spawn_watches(
     base: &ServiceBuilder,
     replica: &Replica,
@@ -168,6 +169,8 @@ fn spawn_watches(
         let watch = watches::kubeconfigs(seed, endpoint, rules.clone(), readiness, stop, on_change);
         base.tasks.critical(watches::watch_name(endpoint), watch);
     }
+    let machines = machines::check(seed.clone(), readiness.clone(), stop.clone());
+    base.tasks.critical("machines", machines);
     let (of_replica, config) = (replica.permissions.clone(), rules.clone());
     let needed = move || permissions::permissions(&config.borrow(), &of_replica);
     let check = preflight(

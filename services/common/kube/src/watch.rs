@@ -313,7 +313,7 @@ const LONGEST_PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(30);
 
 /// An index that was complete once is served during an outage of the seed. If nothing can be listed for longer than an
 /// API server takes to restart, somebody has to mend it: new shoots are not seen, and no write is confirmed.
-const OUTDATED_AFTER: Duration = Duration::from_secs(120);
+pub const OUTDATED_AFTER: Duration = Duration::from_secs(120);
 
 /// True for a lost permission, which somebody has to mend.
 fn is_refused(error: &RequestError) -> bool {

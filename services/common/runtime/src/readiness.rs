@@ -32,9 +32,10 @@ const BLOCKED: Gauge<BlockerName<'_>> = Gauge::new(
 const RETRY_LOOP_FAILING: Gauge<(LoopName<'_>, Reason)> = Gauge::new(
     "watchdog_retry_loop_failing",
     "1 for every loop whose last try failed and that tries again, by loop (membership, leader-election, discovery, \
-     lease-probe, events, permissions, pods, the watches, and timer, file-descriptors and log, where the process \
-     itself lacks something) and reason: not_found, forbidden, unauthorized, conflict, throttled, server_error, \
-     rejected, certificate, server_name, connection_refused, timeout, connection, local_limit, stalled or other; \
+     lease-probe, events, permissions, machines, pods, the watches, and timer, file-descriptors and log, \
+     where the process itself lacks something) and reason: not_found, forbidden, unauthorized, conflict, \
+     throttled, server_error, rejected, certificate, server_name, connection_refused, timeout, connection, \
+     local_limit, stalled or other; \
      /readyz has the error.",
 );
 

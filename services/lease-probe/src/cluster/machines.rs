@@ -8,12 +8,19 @@ use std::time::Duration;
 
 use http::StatusCode;
 use http_body_util::BodyExt;
+use kube::Api;
+use kube::api::{DynamicObject, ListParams};
 use kube::client::Body;
-use kube::core::Status;
+use kube::core::{ApiResource, GroupVersionKind, Status};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use watchdog_api::list::ItemList;
 use watchdog_api::machine::MachineItem;
 use watchdog_api::names;
-use watchdog_kube::client::{RequestError, request_within, retry_after};
+use watchdog_kube::client::{RequestError, request, request_within, retry_after};
+use watchdog_kube::watch::OUTDATED_AFTER;
+use watchdog_runtime::backoff::Backoff;
+use watchdog_runtime::readiness::Readiness;
 
 use super::pages::well_formed;
 use crate::domain::outcome::ProbeFailure;
@@ -21,6 +28,52 @@ use crate::domain::outcome::ProbeFailure;
 /// A list of the machines on the seed that takes longer has most likely lost its connection, and the next one answers
 /// at once.
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Name of the check in /readyz and in metrics.
+const CHECK: &str = "machines";
+
+/// The time between two checks of the Machines.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Lists one Machine from time to time, until `stop` is cancelled. The Machines of a shoot are listed only when a loss
+/// is suspected. A seed on which they cannot be is found before that, because no loss is reported there. It blocks as a
+/// watch does: until the first list, and when no list succeeds for [`OUTDATED_AFTER`].
+///
+/// # Errors
+/// Never; the type is that of a critical task.
+pub async fn check(seed: kube::Client, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
+    let mut blocker = Some(readiness.block(CHECK, "not listed yet"));
+    let machine = GroupVersionKind::gvk(names::MACHINE_GROUP, names::V1ALPHA1, "Machine");
+    let machines: Api<DynamicObject> = Api::all_with(seed, &ApiResource::from_gvk(&machine));
+    let one = ListParams::default().limit(1);
+    let mut failing_since = None;
+    let mut pauses = Backoff::new(Duration::from_secs(1), CHECK_INTERVAL);
+    let checking = async {
+        loop {
+            let Err(error) = request(machines.list_metadata(&one)).await else {
+                (blocker, failing_since) = (None, None);
+                pauses.reset();
+                if readiness.recovered(CHECK) {
+                    tracing::info!("the Machines of the seed can be listed again");
+                }
+                sleep(CHECK_INTERVAL).await;
+                continue;
+            };
+            let since = *failing_since.get_or_insert_with(Instant::now);
+            if blocker.is_some() || since.elapsed() >= OUTDATED_AFTER {
+                blocker.replace(readiness.block(CHECK, format!("cannot be listed: {error}")));
+            }
+            let failure = error.failure();
+            let reason = failure.reason.as_str();
+            if readiness.failing(CHECK, failure) {
+                tracing::warn!(reason, %error, "the Machines of the seed cannot be listed; trying again");
+            }
+            sleep(pauses.next_delay()).await;
+        }
+    };
+    stop.run_until_cancelled(checking).await;
+    Ok(())
+}
 
 /// How long a list of the machines may take after `failed` ones in a row, at most `longest`. Each gives the next more
 /// time: a seed that is slow must be waited for in the end, or no loss is ever reported.

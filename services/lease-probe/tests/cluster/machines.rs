@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use lease_probe::cluster::machines;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
+use tokio_util::sync::CancellationToken;
+use watchdog_runtime::failure::Reason;
+use watchdog_runtime::readiness::Readiness;
+use watchdog_sandbox::resource::{ResourceType, keys};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
+use watchdog_test_support::in_process::{eventually, until_ready};
 use watchdog_test_support::sandboxed::client;
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -48,4 +53,29 @@ async fn a_list_without_an_answer_is_given_up() {
         matches!(&failed, ProbeFailure::Machines(why) if why == "no answer within 50ms"),
         "{failed}"
     );
+}
+
+/// While all shoots are healthy, nothing else asks for a Machine.
+#[tokio::test]
+async fn a_seed_without_machines_is_found_before_a_loss() {
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let seed = client(&server.kubeconfig("lease-probe")).await.unwrap();
+    server.unregister(&keys::MACHINES);
+    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+    let run = tokio::spawn(machines::check(seed, readiness.clone(), stop.clone()));
+    let why = || readiness.blockers().get("machines").cloned().unwrap_or_default();
+    eventually("it says why", || why().contains("cannot be listed: ")).await;
+    assert_eq!(readiness.failures()[0].2.reason, Reason::NotFound);
+
+    server.register(ResourceType::custom(
+        "machine.sapcloud.io",
+        "v1alpha1",
+        "Machine",
+        "machines",
+        None,
+    ));
+    until_ready(&readiness, true).await;
+    assert_eq!(readiness.lines(), [""; 0]);
+    stop.cancel();
+    run.await.unwrap().unwrap();
 }
