@@ -158,6 +158,13 @@ async fn watches_that_end_at_once_have_failed() {
 
     api.clear_faults();
     eventually("it works again", || readiness.failures().is_empty()).await;
+
+    // An answer that says what is wrong ends as soon, and stays what is shown.
+    let before = watches();
+    api.inject(Fault::always(FaultAction::InternalError).verb("watch"));
+    eventually("two are refused", || watches() >= before + 2).await;
+    let failures = readiness.failures();
+    assert_eq!(failures[0].2.reason, Reason::ServerError, "{}", failures[0].2);
     stop.cancel();
     run.await.unwrap().unwrap();
 }

@@ -36,13 +36,13 @@ const CHECK: &str = "machines";
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Lists one Machine from time to time, until `stop` is cancelled. The Machines of a shoot are listed only when a loss
-/// is suspected. A seed on which they cannot be is found before that, because no loss is reported there. It blocks as a
-/// watch does: until the first list, and when no list succeeds for [`OUTDATED_AFTER`].
+/// is suspected. A seed on which they cannot be is found before that, because no loss is reported there. It blocks when
+/// no list succeeds for [`OUTDATED_AFTER`].
 ///
 /// # Errors
 /// Never; the type is that of a critical task.
 pub async fn check(seed: kube::Client, readiness: Readiness, stop: CancellationToken) -> anyhow::Result<()> {
-    let mut blocker = Some(readiness.block(CHECK, "not listed yet"));
+    let mut blocker = None;
     let machine = GroupVersionKind::gvk(names::MACHINE_GROUP, names::V1ALPHA1, "Machine");
     let machines: Api<DynamicObject> = Api::all_with(seed, &ApiResource::from_gvk(&machine));
     let one = ListParams::default().limit(1);
@@ -60,7 +60,7 @@ pub async fn check(seed: kube::Client, readiness: Readiness, stop: CancellationT
                 continue;
             };
             let since = *failing_since.get_or_insert_with(Instant::now);
-            if blocker.is_some() || since.elapsed() >= OUTDATED_AFTER {
+            if since.elapsed() >= OUTDATED_AFTER {
                 blocker.replace(readiness.block(CHECK, format!("cannot be listed: {error}")));
             }
             let failure = error.failure();

@@ -163,7 +163,7 @@ impl AnsweredTime {
         self.reached_at(mark, proof(renew_interval) + extra)
     }
 
-    /// The mark of a lease whose silence was perhaps proven `before` the last list, and stays so: a connection that fell
+    /// The mark of a lease. If its silence was proven `before` the last list, it stays so: a connection that fell
     /// silent since does not explain it.
     pub(super) fn keep_proven(
         &self,

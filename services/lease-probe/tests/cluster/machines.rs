@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use http::{Request, Response};
+use http_body_util::Full;
+use kube::client::Body;
 use lease_probe::cluster::machines;
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use tokio_util::sync::CancellationToken;
@@ -9,7 +12,7 @@ use watchdog_runtime::failure::Reason;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::{ResourceType, keys};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
-use watchdog_test_support::in_process::{eventually, until_ready};
+use watchdog_test_support::in_process::eventually;
 use watchdog_test_support::sandboxed::client;
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -63,8 +66,7 @@ async fn a_seed_without_machines_is_found_before_a_loss() {
     server.unregister(&keys::MACHINES);
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let run = tokio::spawn(machines::check(seed, readiness.clone(), stop.clone()));
-    let why = || readiness.blockers().get("machines").cloned().unwrap_or_default();
-    eventually("it says why", || why().contains("cannot be listed: ")).await;
+    eventually("it is shown", || !readiness.failures().is_empty()).await;
     assert_eq!(readiness.failures()[0].2.reason, Reason::NotFound);
 
     server.register(ResourceType::custom(
@@ -74,8 +76,27 @@ async fn a_seed_without_machines_is_found_before_a_loss() {
         "machines",
         None,
     ));
-    until_ready(&readiness, true).await;
-    assert_eq!(readiness.lines(), [""; 0]);
+    eventually("it is over", || readiness.failures().is_empty()).await;
+    stop.cancel();
+    run.await.unwrap().unwrap();
+}
+
+/// A rollout stops there.
+#[tokio::test(start_paused = true)]
+async fn machines_that_cannot_be_listed_for_minutes_block() {
+    let failing = tower::service_fn(async |_: Request<Body>| {
+        let status = r#"{"kind": "Status", "code": 500, "message": "the conversion webhook fails"}"#;
+        Response::builder().status(500).body(Full::from(status))
+    });
+    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
+    let seed = kube::Client::new(failing, "garden");
+    let run = tokio::spawn(machines::check(seed, readiness.clone(), stop.clone()));
+    let after = async |seconds| tokio::time::sleep(Duration::from_secs(seconds)).await;
+    after(90).await;
+    assert!(readiness.is_ready(), "a restart may take as long");
+    after(150).await;
+    let why = &readiness.blockers()["machines"];
+    assert!(why.contains("cannot be listed: the conversion webhook"), "{why}");
     stop.cancel();
     run.await.unwrap().unwrap();
 }

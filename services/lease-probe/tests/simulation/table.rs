@@ -42,31 +42,48 @@ pub(crate) fn markdown(table: &Table) -> String {
     lines(COLUMNS.map(str::to_owned).into(), rows.chain([all]).collect())
 }
 
-/// The same for docs/explanation/safety.md: classes in which everything went well share a row, and columns in which
-/// everything did are left out. Where kube-controller-manager may be first, the reason stands below.
+/// Less than one in this many histories: then classes share a row of the page.
+const RARE: usize = 50;
+
+/// The same for docs/explanation/safety.md: classes in which everything went well share a row, those in which little
+/// was late share another, and columns in which everything did are left out. Where kube-controller-manager may be
+/// first, the reason stands below.
 pub(crate) fn page(table: &Table, classes: &[HistoryClass]) -> String {
-    let is_notable = |judgement: &Judgement| {
-        judgement.is_false()
-            || judgement.stuck
-            || !judgement.late.is_empty()
-            || !judgement.unfounded.is_empty()
-    };
-    let (notable, well): (Vec<_>, Vec<_>) =
-        { table.iter() }.partition(|(_, judgements)| judgements.iter().any(is_notable));
+    let is_late = |judgement: &&Judgement| !judgement.late.is_empty();
+    let is_wrong =
+        |judgement: &Judgement| judgement.is_false() || judgement.stuck || !judgement.unfounded.is_empty();
     let mut reasons = Reasons::default();
     let mut rows = Vec::new();
-    for ((place, name), judgements) in notable {
-        let mut cells = row(name, judgements);
-        cells.push(reasons.number(classes[*place].may_be_late));
-        rows.push(cells);
+    let (mut rare, mut rare_reasons) = (Vec::new(), Vec::new());
+    let mut well = Vec::new();
+    for (class @ (place, name), judgements) in table {
+        let late = judgements.iter().filter(is_late).count();
+        let is_all_right = !judgements.iter().any(is_wrong);
+        if is_all_right && late == 0 {
+            well.push(class);
+            continue;
+        }
+        let reason = reasons.number(classes[*place].may_be_late);
+        if is_all_right && late * RARE < judgements.len() {
+            rare.push(class);
+            rare_reasons.push(reason);
+        } else {
+            let mut cells = row(name, judgements);
+            cells.push(reason);
+            rows.push(cells);
+        }
     }
-    let well_done = format!("{} more classes", well.len());
-    let together = well.iter().flat_map(|(_, judgements)| *judgements);
-    for mut cells in [
-        row(&well_done, together),
-        row("**all**", table.values().flatten()),
+    rare_reasons.sort_by_key(|reason| reason.parse::<usize>().ok());
+    rare_reasons.dedup();
+    let rare_name = format!("{} classes with less than 1 in {RARE} late", rare.len());
+    let well_name = format!("{} more classes", well.len());
+    let of = |classes: Vec<_>| classes.into_iter().flat_map(|class| &table[class]);
+    for (mut cells, reason) in [
+        (row(&rare_name, of(rare)), rare_reasons.join(", ")),
+        (row(&well_name, of(well)), String::new()),
+        (row("**all**", table.values().flatten()), String::new()),
     ] {
-        cells.push(String::new());
+        cells.push(reason);
         rows.push(cells);
     }
     let mut columns: Vec<_> = COLUMNS

@@ -25,12 +25,13 @@ pub(super) struct AnswerBody<B> {
 // === impl AnswerBody ===
 
 impl<B> AnswerBody<B> {
-    /// Wraps the answer to this request.
+    /// Wraps the answer to this request. A refusal says itself what is wrong, and ends at once.
     pub(super) fn wrapper<T>(request: &Request<T>) -> impl FnOnce(Response<B>) -> Response<Self> + use<B, T> {
         let mut parts = request.uri().query().unwrap_or_default().split('&');
         let is_watch = parts.any(|part| part == "watch=true");
         move |answer| {
-            let too_soon_until = is_watch.then(|| Instant::now() + SHORTEST_WATCH);
+            let is_watching = is_watch && answer.status().is_success();
+            let too_soon_until = is_watching.then(|| Instant::now() + SHORTEST_WATCH);
             answer.map(|body| Self { body, too_soon_until })
         }
     }
