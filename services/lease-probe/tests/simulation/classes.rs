@@ -356,11 +356,13 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class(
             "pool rolled around a loss",
             &[pools::one_three_or_ten_nodes, pools::rolled_around_a_loss],
-        ),
+        )
+        .may_be_late(CANDIDATES),
         class(
             "pool rolled around a loss that heals",
             &[pools::one_three_or_ten_nodes, pools::rolled_around_a_loss_that_heals],
-        ),
+        )
+        .may_be_late(CANDIDATES),
         class("pool grown before a loss", &[pools::one_three_or_ten_nodes, pools::grown_before_a_loss]),
         class(
             "pool scaled to zero and back before a loss",
@@ -377,7 +379,8 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class(
             "pool rolled, external endpoint flaps, loss",
             &[pools::one_three_or_ten_nodes, pools::rolled_around_a_loss, faults::external_flaps],
-        ),
+        )
+        .may_be_late(CANDIDATES),
         class("pool updated in place, loss that heals", &[pools::updated_in_place, nodes::healed_loss])
             .may_be_late(CANDIDATES),
         class(

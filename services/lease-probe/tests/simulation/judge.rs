@@ -237,6 +237,10 @@ fn is_down(verdicts: &[SeenVerdict], at: Micros) -> bool {
 /// A kubelet that has not renewed for the grace period and this long is no evidence of a connection.
 const NO_EVIDENCE: Micros = 5 * SECOND;
 
+/// A probe rests on the settings at its start, which may wait this long for a connection before the leases are asked
+/// for.
+const SETTINGS_KNOWN_FOR: Micros = 10 * SECOND;
+
 /// Returns true if its list cannot show that the nodes were connected when it was asked for. A list that waits for its
 /// answer also shows what was written meanwhile.
 fn is_unfounded(script: &ShootScript, history: &ShootHistory, verdict: &SeenVerdict) -> bool {
@@ -244,12 +248,16 @@ fn is_unfounded(script: &ShootScript, history: &ShootHistory, verdict: &SeenVerd
     // Nodes and Machines are asked for after the leases.
     let sets = script.candidates_between(history, asked - NODES_KNOWN_FOR, verdict.at);
     let written = |node: &&usize| last_write(&history.nodes[**node].kubelet.writes, listed);
-    let is_silent = |node: &&usize| {
-        written(node).is_none_or(|w| w.at < asked - script.grace_in_cluster(asked) - NO_EVIDENCE)
+    let too_silent_by = |candidates: &Vec<usize>, settings: Micros| {
+        let renewed_from = asked - script.grace_in_cluster(settings) - NO_EVIDENCE;
+        let is_silent = |node: &&usize| written(node).is_none_or(|write| write.at < renewed_from);
+        let silent = candidates.iter().filter(is_silent).count();
+        candidates.len() > 1 && silent >= script.required(candidates.len(), settings)
     };
     let too_silent = |candidates: &Vec<usize>| {
-        let silent = candidates.iter().filter(is_silent).count();
-        candidates.len() > 1 && silent >= script.required(candidates.len(), asked)
+        [asked - SETTINGS_KNOWN_FOR, asked]
+            .into_iter()
+            .all(|settings| too_silent_by(candidates, settings))
     };
     let gone = absence(&script.absences, Absent::Leases, listed);
     let none_shown = gone.is_some_and(|absence| !matches!(absence.form, Form::Partial(_)));

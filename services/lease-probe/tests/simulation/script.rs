@@ -203,7 +203,16 @@ impl ShootScript {
             .flat_map(|node| &node.facts)
             .flat_map(|span| [span.from, span.to]);
         let lives = self.nodes.iter().flat_map(|node| [node.created, node.deleted]);
-        let changes = facts.chain(lives).filter(|change| from < *change && *change < at);
+        // A node is a candidate from its first renewal on.
+        let first_writes = history
+            .nodes
+            .iter()
+            .filter_map(|node| node.kubelet.writes.first());
+        let joins = first_writes.map(|write| write.at);
+        let changes = facts
+            .chain(lives)
+            .chain(joins)
+            .filter(|change| from < *change && *change < at);
         let mut sets: Vec<_> = changes
             .chain([from, at])
             .map(|instant| self.candidates(history, instant))
