@@ -50,9 +50,10 @@ async fn a_healthy_probe_is_one_list_on_one_connection_and_asks_the_seed_nothing
     assert_eq!(asked.iter().filter(is_count).count(), 1, "{asked:?}");
     assert_eq!(asked.iter().filter(is_list).count(), asked.len() - 1, "{asked:?}");
     assert_eq!(api.counters().connections, 1);
-    // The seed is asked for machines only when nodes matter.
+    // The seed is asked for the shoot's machines only when nodes matter.
     let seed = fixture.sandbox.seed().audit();
-    assert!(seed.iter().all(|entry| !entry.path.ends_with("/machines")));
+    let of_shoot = format!("/namespaces/{}/machines", shoot.namespace());
+    assert!(seed.iter().all(|entry| !entry.path.ends_with(&of_shoot)));
 }
 
 /// `probeTimeout` is for the probe as a whole: two lists that are in time each are not in time together.
