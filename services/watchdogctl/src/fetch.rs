@@ -1,5 +1,7 @@
 //! The requests to the programs.
 
+use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::mem::take;
 
 use futures::future::try_join_all;
@@ -13,7 +15,7 @@ use watchdog_proto::stream::v1::Completeness;
 use watchdog_proto::weeder::v1 as weeder;
 
 use crate::api_message::ApiMessage;
-use crate::connect::ProgramDialer;
+use crate::connect::{OpenChannel, ProgramDialer};
 use crate::error::CommandError;
 use crate::program::Program;
 use crate::render::text::missing_replicas;
@@ -35,24 +37,29 @@ pub(crate) struct ProgramSummary {
 }
 
 impl ProgramDialer {
-    /// The answer of a program, printable, or why there is none. A replica that refuses another connection of the
-    /// certificate, which people share, is passed over.
+    /// The answer of a program, printable, or why there is none. A replica that cannot be reached, or that refuses
+    /// another connection of the certificate, which people share, is passed over.
     pub(crate) async fn ask<R>(&self, program: Program, request: R) -> Result<R::Answer, CommandError>
     where
         R: UnaryRequest<Answer: Message + Name + Default> + Clone,
     {
-        let mut tried = 0;
+        let mut failed = BTreeMap::new();
         loop {
-            let open = self.channel(program).await?;
-            let status = match call(open.channel.clone(), request.clone()).await {
+            let OpenChannel { replica, channel } = self.channel(program).await?;
+            if let Some(error) = failed.remove(&replica) {
+                return Err(error);
+            }
+            let status = match call(channel, request.clone()).await {
                 Ok(received) => return ApiMessage::printable(&received.value).map(|message| message.0),
                 Err(status) => status,
             };
-            tried += 1;
-            if status.code() != Code::ResourceExhausted || tried >= self.replicas(program).await?.len() {
-                return Err(CommandError::of_status(program.as_str(), &status));
+            let error = CommandError::of_status(program.as_str(), &status);
+            // Only a connection that fails has a source.
+            if status.source().is_none() && status.code() != Code::ResourceExhausted {
+                return Err(error);
             }
-            self.pass_over(&open)?;
+            self.pass_over(program, &replica);
+            failed.insert(replica, error);
         }
     }
 

@@ -84,20 +84,6 @@ impl Dialer {
         Ok(endpoint.connect_with_connector_lazy(connector))
     }
 
-    /// A connection on which the server has proved who it is and has not refused the caller; without TLS, `connection`
-    /// as it is. For who has several servers to choose from: a channel without TLS over it is secure. Takes as long as
-    /// the server does.
-    ///
-    /// # Errors
-    /// When the server name is not a DNS name, or the handshake fails.
-    pub async fn secure<S>(&self, connection: S) -> io::Result<Box<dyn ByteStream>>
-    where
-        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    {
-        let name = self.server_name().map_err(io::Error::other)?;
-        secured(connection, self.tls.clone(), name).await
-    }
-
     fn server_name(&self) -> Result<ServerName<'static>, SetupError> {
         let name = &self.server_name;
         ServerName::try_from(name.clone()).map_err(|error| SetupError::ServerName(name.clone(), error))

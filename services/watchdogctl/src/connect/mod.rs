@@ -8,15 +8,10 @@ pub(crate) mod seed;
 pub(crate) mod seeds;
 pub(crate) mod tls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use futures::StreamExt as _;
-use futures::stream::FuturesUnordered;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::timeout;
 use tonic::transport::Channel;
 use watchdog_client::failure::chain;
 use watchdog_client::grpc_client::{ByteStream, Dialer};
@@ -33,9 +28,6 @@ use tls::CallerCertificate;
 /// The port of the gRPC API in a pod.
 const GRPC_PORT: u16 = 9645;
 
-/// A replica is given this time before the next one is tried beside it. It is enough for a distant seed.
-const HEAD_START: Duration = Duration::from_secs(2);
-
 /// Opens channels to the programs.
 #[derive(Clone)]
 pub(crate) struct ProgramDialer {
@@ -45,17 +37,16 @@ pub(crate) struct ProgramDialer {
     /// None for plaintext. A Secret that cannot be used fails calls only: what the API server of the seed says about
     /// the release is shown all the same.
     certificate: Result<Option<CallerCertificate>, CommandError>,
-    /// Those that are open. A program accepts few connections of one certificate.
-    channels: Arc<Mutex<BTreeMap<Program, OpenChannel>>>,
+    /// The replicas that are left to try, in this order. All calls use the channel to the first one: a program accepts
+    /// few connections of one certificate.
+    channels: Arc<Mutex<BTreeMap<Program, VecDeque<OpenChannel>>>>,
 }
 
-/// A channel to any replica of a program.
+/// A channel to a replica.
 #[derive(Clone)]
 pub(crate) struct OpenChannel {
+    pub(crate) replica: String,
     pub(crate) channel: Channel,
-    program: Program,
-    /// The place of the replica that its connections try first.
-    first: usize,
 }
 
 impl ProgramDialer {
@@ -129,101 +120,62 @@ impl ProgramDialer {
         }
     }
 
-    /// The channel to any replica. A lost connection goes to another one.
+    /// The channel to the replica that is tried first. A lost connection is opened again.
     ///
     /// # Errors
     /// When there is no replica or the names cannot be used.
     pub(crate) async fn channel(&self, program: Program) -> Result<OpenChannel, CommandError> {
-        if let Some(open) = self.channels().get(&program) {
-            return Ok(open.clone());
+        let first = self.channels().get(&program).and_then(VecDeque::front).cloned();
+        if let Some(first) = first {
+            return Ok(first);
         }
-        // Now, because within a connection there is less time to find out why there is none.
-        self.replicas(program).await?;
-        self.open_channel(program, 0)
+        let replicas = self.replicas(program).await?.into_iter();
+        let channels = replicas.map(|replica| {
+            let channel = self.channel_to(program, &replica)?;
+            Ok(OpenChannel { replica, channel })
+        });
+        let channels: VecDeque<OpenChannel> = channels.collect::<Result<_, CommandError>>()?;
+        let none = || CommandError::unexpected("a program without replicas has no error");
+        let first = channels.front().cloned().ok_or_else(none)?;
+        self.channels().insert(program, channels);
+        Ok(first)
     }
 
-    /// The next calls go to another replica than those over this channel, which has refused one.
-    ///
-    /// # Errors
-    /// When the names cannot be used.
-    pub(crate) fn pass_over(&self, refused: &OpenChannel) -> Result<(), CommandError> {
-        let open = self.channels().get(&refused.program).map(|open| open.first);
-        // Unless another call has done so.
-        if open == Some(refused.first) {
-            self.open_channel(refused.program, refused.first + 1)?;
-        }
-        Ok(())
+    /// The next calls go to another replica than this one, which does not answer or refuses more. After the last one,
+    /// the replicas are listed again.
+    pub(crate) fn pass_over(&self, program: Program, replica: &str) {
+        let mut channels = self.channels();
+        let left = channels.entry(program).or_default();
+        left.retain(|other| other.replica != replica);
     }
 
-    fn channels(&self) -> MutexGuard<'_, BTreeMap<Program, OpenChannel>> {
+    fn channels(&self) -> MutexGuard<'_, BTreeMap<Program, VecDeque<OpenChannel>>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open_channel(&self, program: Program, first: usize) -> Result<OpenChannel, CommandError> {
+    /// A channel to one replica, which connects at the first call.
+    ///
+    /// # Errors
+    /// When the names cannot be used.
+    pub(crate) fn channel_to(&self, program: Program, replica: &str) -> Result<Channel, CommandError> {
         // A channel holds no other channel.
         let this = Self {
             channels: Arc::default(),
             ..self.clone()
         };
-        let handshakes = self.dialer(program)?;
         let dialer = Dialer {
-            tls: None,
-            ..handshakes.clone()
+            tls: self.certificate.clone()?.map(|certificate| certificate.tls),
+            server_name: self.server_name(program),
         };
-        let connect = move |_| this.clone().connect_any(program, first, handshakes.clone());
-        let open = OpenChannel {
-            channel: channel_over(&dialer, program, connect)?,
-            program,
-            first,
-        };
-        self.channels().insert(program, open.clone());
-        Ok(open)
-    }
-
-    /// A connection to the first replica that takes one and proves who it is: behind a port-forward, a connection to a
-    /// program that crashed or hangs is opened, too.
-    async fn connect_any(
-        self,
-        program: Program,
-        first: usize,
-        handshakes: Dialer,
-    ) -> io::Result<Box<dyn ByteStream>> {
-        let mut replicas = self.replicas(program).await.map_err(io::Error::other)?;
-        let first = first % replicas.len().max(1);
-        replicas.rotate_left(first);
-        let mut replicas = replicas.iter();
-        let mut attempts = FuturesUnordered::new();
-        let mut last = io::Error::from(io::ErrorKind::NotFound);
-        loop {
-            let ended = match replicas.next() {
-                Some(replica) => {
-                    let connection = self.connect(replica);
-                    attempts.push(async { handshakes.secure(connection.await?).await });
-                    match timeout(HEAD_START, attempts.next()).await {
-                        Ok(ended) => ended,
-                        Err(_) => continue,
-                    }
-                }
-                // Until the whole takes too long.
-                None => attempts.next().await,
-            };
-            match ended {
-                Some(Ok(connection)) => return Ok(connection),
-                Some(Err(error)) => last = error,
-                None => return Err(last),
-            }
-        }
-    }
-
-    /// A channel to one replica.
-    ///
-    /// # Errors
-    /// When the names cannot be used.
-    pub(crate) fn channel_to(&self, program: Program, replica: &str) -> Result<Channel, CommandError> {
-        let (this, replica) = (self.clone(), replica.to_owned());
-        channel_over(&self.dialer(program)?, program, move |_| {
+        let replica = replica.to_owned();
+        let connect = move |_| {
             let (this, replica) = (this.clone(), replica.clone());
             async move { this.connect(&replica).await }
+        };
+        // Only a placeholder: `connect` knows the address.
+        let authority = format!("{program}:{GRPC_PORT}");
+        dialer.channel_over(&authority, connect).map_err(|error| {
+            CommandError::usage(chain(&error), "correct --tls-server-name, --name or --namespace")
         })
     }
 
@@ -249,26 +201,6 @@ impl ProgramDialer {
         let of_chart = || format!("{name}-{program}.{namespace}.svc");
         self.args.tls_server_name.clone().unwrap_or_else(of_chart)
     }
-
-    fn dialer(&self, program: Program) -> Result<Dialer, CommandError> {
-        Ok(Dialer {
-            tls: self.certificate.clone()?.map(|certificate| certificate.tls),
-            server_name: self.server_name(program),
-        })
-    }
-}
-
-fn channel_over<C, F, S>(dialer: &Dialer, program: Program, connect: C) -> Result<Channel, CommandError>
-where
-    C: Fn(String) -> F + Clone + Send + 'static,
-    F: Future<Output = io::Result<S>> + Send,
-    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    // Only a placeholder: `connect` knows the address.
-    let authority = format!("{program}:{GRPC_PORT}");
-    dialer.channel_over(&authority, connect).map_err(|error| {
-        CommandError::usage(chain(&error), "correct --tls-server-name, --name or --namespace")
-    })
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use futures::future::join_all;
 use prost::Message;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::Code;
 use tonic::transport::Channel;
 use watchdog_client::consumer::follow;
 use watchdog_client::follow::Update;
@@ -20,8 +19,8 @@ use watchdog_proto::probe::v1::WatchVerdictsResponse;
 use watchdog_proto::scaling::v1::WatchScalingResponse;
 use watchdog_proto::weeder::v1::WatchWeedersResponse;
 
-use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
+use crate::connect::{OpenChannel, ProgramDialer};
 use crate::error::CommandError;
 use crate::program::Program;
 
@@ -92,13 +91,11 @@ impl SeedState {
         join_all(follow).await;
     }
 
-    /// Follows a program, over any number of streams. Ends only if the program cannot be called at all, or a replica
-    /// refuses more.
+    /// Follows a program over one stream, to the first replica that answers. Its end is in the model.
     async fn follow_program(&self, dialer: &ProgramDialer, program: Program) -> Result<(), CommandError> {
         // The error of a call says more than that of a stream.
         dialer.summary(program).await?;
-        let open = dialer.channel(program).await?;
-        let channel = open.channel.clone();
+        let OpenChannel { replica, channel } = dialer.channel(program).await?;
         match program {
             Program::LeaseProbe => {
                 self.follow_items::<WatchVerdictsResponse>(channel, SeedModel::on_verdicts)
@@ -113,10 +110,11 @@ impl SeedState {
                     .await;
             }
         }
-        dialer.pass_over(&open)
+        dialer.pass_over(program, &replica);
+        Ok(())
     }
 
-    /// Follows the items of a program. A replica that serves no more streams or connections is not followed any more.
+    /// Follows the items of a program until the stream is lost.
     async fn follow_items<M>(
         &self,
         channel: Channel,
@@ -126,7 +124,7 @@ impl SeedState {
     {
         let stop = CancellationToken::new();
         let on_update = |update| {
-            if matches!(&update, Update::Lost(failure) if failure.code == Some(Code::ResourceExhausted)) {
+            if matches!(update, Update::Lost(_)) {
                 stop.cancel();
             }
             self.update(|model, now| take(model, update, now));
