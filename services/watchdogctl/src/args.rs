@@ -161,23 +161,20 @@ impl ConnectArgs {
 
     /// Two options that contradict each other.
     fn conflict(&self) -> Option<(&'static str, &'static str)> {
-        let (some, addresses) = (!self.contexts.is_empty(), self.has_addresses());
-        let (ca, secret) = (self.tls_ca.is_some(), self.tls_secret.is_some());
-        let plaintext = [("--tls-ca", ca), ("--tls-secret", secret)];
-        let all = [
-            ("--contexts", some),
-            ("--context", self.context.is_some()),
-            ("addresses of programs", addresses),
+        let plaintext = ("--insecure-plaintext", self.insecure_plaintext);
+        let addresses = ("addresses of programs", self.has_addresses());
+        let contexts = ("--contexts", !self.contexts.is_empty());
+        let all_contexts = ("--all-contexts", self.all_contexts);
+        let pairs = [
+            (plaintext, ("--tls-ca", self.tls_ca.is_some())),
+            (plaintext, ("--tls-secret", self.tls_secret.is_some())),
+            (all_contexts, contexts),
+            (all_contexts, ("--context", self.context.is_some())),
+            (all_contexts, addresses),
+            (contexts, addresses),
         ];
-        let of = |option, is_given: bool, others: &[(&'static str, bool)]| {
-            let mut others = others
-                .iter()
-                .filter(|(_, is_other_given)| is_given && *is_other_given);
-            others.next().map(|(other, _)| (option, *other))
-        };
-        of("--insecure-plaintext", self.insecure_plaintext, &plaintext)
-            .or_else(|| of("--all-contexts", self.all_contexts, &all))
-            .or_else(|| of("--contexts", some, &[("addresses of programs", addresses)]))
+        let mut conflicts = pairs.into_iter().filter(|(one, other)| one.1 && other.1);
+        conflicts.next().map(|(one, other)| (one.0, other.0))
     }
 }
 
