@@ -35,10 +35,13 @@ impl ProgramPods {
         pods.filter(|pod| is_ready(pod)).count()
     }
 
-    /// The names of the Pods that can be asked, ready or not.
+    /// The names of the Pods that can be asked, the ready ones first. The others may know less; where none is ready,
+    /// what they know and why they are not ready is what people look for.
     pub(crate) fn answering(&self) -> Vec<String> {
         let pods = self.pods.iter().filter_map(Item::ok);
-        pods.filter(|pod| is_answering(pod)).map(name).collect()
+        let mut answering: Vec<&Pod> = pods.filter(|pod| is_answering(pod)).collect();
+        answering.sort_by_key(|pod| (!is_ready(pod), name(pod)));
+        answering.into_iter().map(name).collect()
     }
 }
 
@@ -48,12 +51,12 @@ pub(crate) fn name(pod: &Pod) -> String {
 }
 
 /// True if it is ready and stays.
-pub(crate) fn is_ready(pod: &Pod) -> bool {
+fn is_ready(pod: &Pod) -> bool {
     stays(pod) && condition(pod, "Ready").is_some_and(|condition| condition.status == "True")
 }
 
 /// True if it can be asked, ready or not.
-pub(crate) fn is_answering(pod: &Pod) -> bool {
+fn is_answering(pod: &Pod) -> bool {
     let is_waiting = containers(pod).any(|container| waiting(container).is_some());
     stays(pod) && phase(pod) == Some("Running") && !is_waiting
 }

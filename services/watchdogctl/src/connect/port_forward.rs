@@ -3,11 +3,11 @@
 use std::io;
 use std::sync::Arc;
 
+use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use tokio::io::{AsyncReadExt as _, DuplexStream};
 use tokio_util::io::StreamReader;
-use watchdog_api::list::Item;
 use watchdog_client::failure::chain;
 use watchdog_client::grpc_client::ByteStream;
 
@@ -15,7 +15,7 @@ use super::GRPC_PORT;
 use super::release::ChartRelease;
 use super::seed::SeedReader;
 use crate::error::CommandError;
-use crate::pods::{self, ProgramPods};
+use crate::pods::ProgramPods;
 use crate::program::Program;
 
 /// Forwards ports to the Pods of a release, through the API server of its seed.
@@ -35,30 +35,27 @@ impl PortForward {
 
     /// The Pods of all programs of the release, whatever they do.
     pub(super) async fn programs(&self) -> Result<Vec<ProgramPods>, CommandError> {
+        let programs = Program::ALL
+            .into_iter()
+            .filter(|program| self.release.includes(*program));
+        try_join_all(programs.map(|program| self.pods(program))).await
+    }
+
+    async fn pods(&self, program: Program) -> Result<ProgramPods, CommandError> {
         let ChartRelease { namespace, name, .. } = &*self.release;
-        let mut programs = Vec::new();
-        for program in Program::ALL {
-            if self.release.includes(program) {
-                programs.push(ProgramPods {
-                    program,
-                    deployment: format!("{namespace}/{name}-{program}"),
-                    desired: self.release.desired(program),
-                    pods: self.pods(program).await?,
-                });
-            }
-        }
-        Ok(programs)
+        let pods = match self.release.selector(program) {
+            Some(selector) => self.seed.list(Some(namespace), &selector).await?,
+            None => Vec::new(),
+        };
+        Ok(ProgramPods {
+            program,
+            deployment: format!("{namespace}/{name}-{program}"),
+            desired: self.release.desired(program),
+            pods,
+        })
     }
 
-    async fn pods(&self, program: Program) -> Result<Vec<Item<Pod>>, CommandError> {
-        match self.release.selector(program) {
-            Some(selector) => self.seed.list(Some(&self.release.namespace), &selector).await,
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// The names of the pods of a program that answer, the ready ones first. The others may know less; where none is
-    /// ready, what they know and why they are not ready is what people look for.
+    /// The names of the pods of a program that answer, the ready ones first.
     pub(super) async fn answering_pods(&self, program: Program) -> Result<Vec<String>, CommandError> {
         let ChartRelease { namespace, name, .. } = &*self.release;
         let Some(selector) = self.release.selector(program) else {
@@ -67,15 +64,12 @@ impl PortForward {
                 "watchdogctl check says what else is missing",
             ));
         };
-        let pods = self.pods(program).await?;
-        let pods = pods.iter().filter_map(Item::ok);
-        let mut answering: Vec<&Pod> = pods.filter(|pod| pods::is_answering(pod)).collect();
-        answering.sort_by_key(|pod| (!pods::is_ready(pod), pods::name(pod)));
+        let answering = self.pods(program).await?.answering();
         if answering.is_empty() {
             let what = format!("no pod of {program} runs in namespace {namespace} ({selector})");
             return Err(CommandError::unreachable(what, "watchdogctl check says why"));
         }
-        Ok(answering.into_iter().map(pods::name).collect())
+        Ok(answering)
     }
 
     /// A connection to a pod.
