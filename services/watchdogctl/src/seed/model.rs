@@ -118,8 +118,10 @@ pub(crate) struct ShootRecord {
 }
 
 impl ShootRecord {
-    fn set_verdict(&mut self, received: Option<Received<ApiMessage<Verdict>>>, now: &ClockReading) {
-        let evidence = received.as_ref().and_then(|one| one.value.evidence.as_ref());
+    fn set_verdict(&mut self, received: Option<(ApiMessage<Verdict>, Instant)>, now: &ClockReading) {
+        let evidence = received
+            .as_ref()
+            .and_then(|(verdict, _)| verdict.evidence.as_ref());
         if let Some(evidence) = evidence {
             // Only what has changed since the last one.
             let last = self.samples.back();
@@ -132,7 +134,7 @@ impl ShootRecord {
                 self.samples.pop_front();
             }
         }
-        self.verdict = received.map(|received| KnownVerdict::new(received.value, received.sent_at, now));
+        self.verdict = received.map(|(verdict, sent_at)| KnownVerdict::new(verdict, sent_at, now));
     }
 
     const fn is_known(&self) -> bool {
@@ -203,8 +205,8 @@ impl SeedModel {
     }
 
     pub(crate) fn on_scaling(&mut self, update: Update<String, ShootScaling>, now: &ClockReading) {
-        let set = |record: &mut ShootRecord, received: Option<Received<ApiMessage<ShootScaling>>>| {
-            record.scaling = received.map(|received| received.value);
+        let set = |record: &mut ShootRecord, received: Option<(ApiMessage<ShootScaling>, _)>| {
+            record.scaling = received.map(|(scaling, _)| scaling);
         };
         self.on_update(Program::ScalingCoordinator, update, now, set);
     }
@@ -245,7 +247,7 @@ impl SeedModel {
         program: Program,
         update: Update<String, V>,
         now: &ClockReading,
-        mut set: impl FnMut(&mut ShootRecord, Option<Received<ApiMessage<V>>>),
+        mut set: impl FnMut(&mut ShootRecord, Option<(ApiMessage<V>, Instant)>),
     ) {
         self.on_contact(program, &update, now);
         match update {
@@ -256,12 +258,12 @@ impl SeedModel {
                 }
                 for (name, received) in items {
                     let record = self.shoots.entry(printable(&name)).or_default();
-                    set(record, Some(shown(received)));
+                    set(record, Some(shown(&received)));
                 }
             }
             Update::Upsert(name, received) => {
                 let record = self.shoots.entry(printable(&name)).or_default();
-                set(record, Some(shown(received)));
+                set(record, Some(shown(&received)));
                 return;
             }
             Update::Removed(name) => {
@@ -311,11 +313,8 @@ impl SeedModel {
     }
 }
 
-/// A value with all its texts printable. One that the API does not know is left out.
-fn shown<V: Message + Name + Default>(received: Received<V>) -> Received<ApiMessage<V>> {
-    Received {
-        value: ApiMessage::printable(&received.value).unwrap_or_default(),
-        sent_at: received.sent_at,
-        set_at: received.set_at,
-    }
+/// A value with all its texts printable, and when it was sent. One that the API does not know is left out.
+fn shown<V: Message + Name + Default>(received: &Received<V>) -> (ApiMessage<V>, Instant) {
+    let value = ApiMessage::printable(&received.value);
+    (value.unwrap_or_default(), received.sent_at)
 }
