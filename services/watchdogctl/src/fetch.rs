@@ -128,27 +128,36 @@ impl ProgramDialer {
         found.missing = missing_replicas(program, completeness.as_ref());
         Ok(found)
     }
-}
 
-/// The items of these shoots as one answer, in the order of their names. A shoot that the seed does not have is an
-/// error.
-pub(crate) async fn of_shoots<T, R: From<ItemPage<T>>>(
-    shoots: &[String],
-    get: impl AsyncFn(&str) -> Result<(Option<T>, Option<Completeness>), CommandError>,
-) -> Result<R, CommandError> {
-    let mut shoots = shoots.to_vec();
-    shoots.sort();
-    let answers = try_join_all(shoots.iter().map(|shoot| get(shoot))).await?;
-    let (items, completeness): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
-    let items: Vec<T> = items.into_iter().flatten().collect();
-    // An answer that lacks something stands for all.
-    let completeness = completeness.into_iter().flatten().min_by_key(|one| one.complete);
-    let page = ItemPage {
-        total_size: i32::try_from(items.len()).unwrap_or(i32::MAX),
-        items,
-        next_page_token: String::new(),
-        position: None,
-        completeness,
-    };
-    Ok(page.into())
+    /// The items of these shoots as one answer, in the order of their names; without a shoot, all that the request asks
+    /// for. A shoot that the seed does not have is an error.
+    pub(crate) async fn items<R>(
+        &self,
+        program: Program,
+        shoots: &[String],
+        request: R,
+        get: impl AsyncFn(&str) -> Result<(Option<R::Item>, Option<Completeness>), CommandError>,
+    ) -> Result<R::Answer, CommandError>
+    where
+        R: ListRequest<Answer: Message + Name + Default>,
+    {
+        if shoots.is_empty() {
+            return self.all_pages(program, request).await;
+        }
+        let mut shoots = shoots.to_vec();
+        shoots.sort();
+        let answers = try_join_all(shoots.iter().map(|shoot| get(shoot))).await?;
+        let (items, completeness): (Vec<_>, Vec<_>) = answers.into_iter().unzip();
+        let items: Vec<R::Item> = items.into_iter().flatten().collect();
+        // An answer that lacks something stands for all.
+        let completeness = completeness.into_iter().flatten().min_by_key(|one| one.complete);
+        let page = ItemPage {
+            total_size: i32::try_from(items.len()).unwrap_or(i32::MAX),
+            items,
+            next_page_token: String::new(),
+            position: None,
+            completeness,
+        };
+        Ok(page.into())
+    }
 }

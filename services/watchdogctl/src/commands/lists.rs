@@ -12,7 +12,6 @@ use crate::api_message::ApiMessage;
 use crate::args::{ScalingArgs, ServiceFilterArgs, VerdictsArgs};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::fetch::of_shoots;
 use crate::program::Program;
 use crate::render::table::{Cell, Style, TextTable};
 use crate::render::{Format, Frame, cells, incomplete, text};
@@ -22,19 +21,17 @@ pub(crate) async fn verdicts(
     args: &VerdictsArgs,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    let list = if args.shoots.is_empty() {
-        let request = ListVerdictsRequest {
-            outcomes: args.outcome.iter().map(|one| (*one).into()).collect(),
-            ..ListVerdictsRequest::default()
-        };
-        dialer.all_pages(Program::LeaseProbe, request).await?
-    } else {
-        let get = async |shoot: &str| {
-            let answer = dialer.verdict(shoot).await?;
-            Ok((answer.verdict, answer.completeness))
-        };
-        of_shoots(&args.shoots, get).await?
+    let request = ListVerdictsRequest {
+        outcomes: args.outcome.iter().map(|one| (*one).into()).collect(),
+        ..ListVerdictsRequest::default()
     };
+    let get = async |shoot: &str| {
+        let answer = dialer.verdict(shoot).await?;
+        Ok((answer.verdict, answer.completeness))
+    };
+    let list = dialer
+        .items(Program::LeaseProbe, &args.shoots, request, get)
+        .await?;
     Ok(WrittenAnswer {
         headline: format!("{} verdicts", list.total_size),
         ..WrittenAnswer::of(frame, verdict_table(&list, frame), ApiMessage(list))?
@@ -58,19 +55,17 @@ pub(crate) async fn scaling(
     args: &ScalingArgs,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    let list = if args.shoots.is_empty() {
-        let request = ListScalingRequest {
-            directions: args.direction.iter().map(|one| (*one).into()).collect(),
-            ..ListScalingRequest::default()
-        };
-        dialer.all_pages(Program::ScalingCoordinator, request).await?
-    } else {
-        let get = async |shoot: &str| {
-            let answer = dialer.scaling(shoot).await?;
-            Ok((answer.scaling, answer.completeness))
-        };
-        of_shoots(&args.shoots, get).await?
+    let request = ListScalingRequest {
+        directions: args.direction.iter().map(|one| (*one).into()).collect(),
+        ..ListScalingRequest::default()
     };
+    let get = async |shoot: &str| {
+        let answer = dialer.scaling(shoot).await?;
+        Ok((answer.scaling, answer.completeness))
+    };
+    let list = dialer
+        .items(Program::ScalingCoordinator, &args.shoots, request, get)
+        .await?;
     Ok(WrittenAnswer {
         headline: format!("{} shoots", list.total_size),
         ..WrittenAnswer::of(frame, scaling_table(&list, frame), ApiMessage(list))?
