@@ -148,25 +148,19 @@ fn releases<'a>(
     deployments: impl IntoIterator<Item = &'a Deployment>,
     name: Option<&str>,
 ) -> Vec<ChartRelease> {
-    let mut found: BTreeMap<(String, &str), BTreeMap<Program, Deployment>> = BTreeMap::new();
+    let mut found: BTreeMap<_, ChartRelease> = BTreeMap::new();
     for deployment in deployments {
         let Some((release, program)) = of_chart(deployment) else {
             continue;
         };
         if name.is_none_or(|name| name == release) {
-            let namespace = deployment.metadata.namespace.clone().unwrap_or_default();
-            let programs = found.entry((namespace, release)).or_default();
-            programs.insert(program, deployment.clone());
+            let namespace = deployment.metadata.namespace.as_deref().unwrap_or_default();
+            let found = found.entry((namespace, release)).or_default();
+            (found.namespace, found.name) = (namespace.to_owned(), release.to_owned());
+            found.deployments.insert(program, deployment.clone());
         }
     }
-    let releases = found
-        .into_iter()
-        .map(|((namespace, name), deployments)| ChartRelease {
-            namespace,
-            name: name.to_owned(),
-            deployments,
-        });
-    releases.collect()
+    found.into_values().collect()
 }
 
 /// The first part of the name, and the program; none if it is not of the chart.
