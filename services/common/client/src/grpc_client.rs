@@ -68,7 +68,8 @@ impl Dialer {
             .http2_keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .keep_alive_while_idle(true);
-        let name = self.server_name()?;
+        let name = ServerName::try_from(self.server_name.clone())
+            .map_err(|error| SetupError::ServerName(self.server_name.clone(), error))?;
         let tls = self.tls.clone();
         let connector = tower::service_fn(move |uri: Uri| {
             let (tls, name, connect) = (tls.clone(), name.clone(), connect.clone());
@@ -82,11 +83,6 @@ impl Dialer {
             }
         });
         Ok(endpoint.connect_with_connector_lazy(connector))
-    }
-
-    fn server_name(&self) -> Result<ServerName<'static>, SetupError> {
-        let name = &self.server_name;
-        ServerName::try_from(name.clone()).map_err(|error| SetupError::ServerName(name.clone(), error))
     }
 }
 
