@@ -315,7 +315,7 @@ async fn a_page_gets_the_seed_and_then_what_changes_until_a_program_is_lost() {
 }
 
 #[tokio::test]
-async fn a_replica_that_refuses_more_streams_is_passed_over() {
+async fn a_replica_that_refuses_more_streams_or_ends_one_is_passed_over() {
     let mut replicas = Vec::new();
     for _ in 0..2 {
         let services = StubServices::new(healthy(&[SHOOT]));
@@ -338,6 +338,17 @@ async fn a_replica_that_refuses_more_streams_is_passed_over() {
     let full = Status::resource_exhausted("you already have 32 streams to this replica");
     replicas[0].0.change(|answers| answers.refusal = Some(full));
     tokio::time::timeout(BOUND, until("shoot--a--other"))
+        .await
+        .unwrap();
+
+    // After the last one, all are tried again. A lost stream is a reason, too.
+    replicas[0].0.change(|answers| {
+        answers.refusal = None;
+        answers.verdicts[0].shoot = "shoot--a--third".to_owned();
+    });
+    let ends = Status::unavailable("the server ends");
+    replicas[1].0.change(|answers| answers.refusal = Some(ends));
+    tokio::time::timeout(BOUND, until("shoot--a--third"))
         .await
         .unwrap();
 }
