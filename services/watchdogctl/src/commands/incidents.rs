@@ -43,10 +43,11 @@ fn written(
             Ok(answer) => {
                 let missing =
                     text::missing_replicas(Program::ScalingCoordinator, answer.completeness.as_ref());
-                gaps.add_missing(missing.into_iter().map(|replica| match seed.as_str() {
-                    "" => replica,
-                    seed => format!("{seed}: {replica}"),
-                }));
+                gaps.missing_replicas
+                    .extend(missing.into_iter().map(|replica| match seed.as_str() {
+                        "" => replica,
+                        seed => format!("{seed}: {replica}"),
+                    }));
                 rows.extend(answer.scalings.iter().flat_map(|scaling| {
                     ShootIncident::all(scaling, frame.now).map(move |incident| IncidentRow {
                         seed,

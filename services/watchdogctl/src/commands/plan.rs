@@ -1,6 +1,5 @@
 //! `plan`
 
-use serde::Serialize;
 use watchdog_proto::scaling::v1::{
     Action, Direction, PlanScalingRequest, PlanScalingResponse, PlannedResource, ShootScaling,
 };
@@ -13,34 +12,20 @@ use crate::program::Program;
 use crate::render::table::{Style, TextTable};
 use crate::render::{Frame, cells, text};
 
-/// The effect of a direction on a shoot.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(transparent)]
-pub(crate) struct DirectionPlan {
-    #[serde(skip)]
-    pub(crate) direction: Direction,
-    /// The direction of the shoot now is another one.
-    #[serde(skip)]
-    pub(crate) scaling: ApiMessage<ShootScaling>,
-    pub(crate) plan: ApiMessage<PlanScalingResponse>,
-}
-
-/// The plan of a direction for a shoot in this state.
+/// The plan of a direction for a shoot.
 pub(crate) async fn of_direction(
     dialer: &ProgramDialer,
-    scaling: ApiMessage<ShootScaling>,
+    shoot: &str,
     direction: Direction,
-) -> Result<DirectionPlan, CommandError> {
+) -> Result<ApiMessage<PlanScalingResponse>, CommandError> {
     let request = PlanScalingRequest {
-        shoot: scaling.shoot.clone(),
+        shoot: shoot.to_owned(),
         direction: direction.into(),
     };
-    let plan = dialer.ask(Program::ScalingCoordinator, request).await?;
-    Ok(DirectionPlan {
-        direction,
-        scaling,
-        plan: ApiMessage(plan),
-    })
+    dialer
+        .ask(Program::ScalingCoordinator, request)
+        .await
+        .map(ApiMessage)
 }
 
 pub(crate) async fn read(
@@ -51,52 +36,56 @@ pub(crate) async fn read(
 ) -> Result<WrittenAnswer, CommandError> {
     let scaling = dialer.scaling(shoot).await?.scaling;
     let scaling = scaling.ok_or_else(|| CommandError::unexpected("an answer has no scaling"))?;
-    let plan = of_direction(dialer, ApiMessage(scaling), direction).await?;
-    WrittenAnswer::of(frame, format!("{shoot} {}", plan.levels(frame)), plan)
+    let plan = of_direction(dialer, shoot, direction).await?;
+    let text = format!("{shoot} {}", levels(&plan, direction, &scaling, frame));
+    WrittenAnswer::of(frame, text, plan)
 }
 
-impl DirectionPlan {
-    /// The effect now and its reason, and the levels in the order in which they would run.
-    pub(crate) fn levels(&self, frame: &Frame) -> String {
-        let (plan, direction) = (&self.plan, text::value(self.direction.as_str_name()));
-        let now = text::value(self.scaling.direction().as_str_name());
-        let (style, head, why) = if !plan.allowed {
-            (
-                Style::Bad,
-                format!("would NOT be scaled {direction}"),
-                &plan.reason,
-            )
-        } else if is_done(plan) {
-            (
-                Style::Good,
-                format!("is scaled {direction} already"),
-                &plan.reason,
-            )
-        } else if now == direction {
-            (Style::Warn, format!("would be scaled {direction}"), &plan.reason)
-        } else {
-            // The program may act, but the verdict does not want this direction.
-            let head = format!("would NOT be scaled {direction}, because its direction is {now}");
-            (Style::Bad, head, &self.scaling.reason)
-        };
-        let levels = plan.levels.iter();
-        let rows = levels.flat_map(|level| level.resources.iter().map(|resource| (level.level, resource)));
-        let table = TextTable::of(rows)
-            .indented(2)
-            .column("LEVEL", |(level, _)| level.to_string())
-            .column("DEPENDANT", |(_, one)| text::resource(one.resource.as_ref()))
-            .column("ACTION", |(_, one)| cells::value(one.action().as_str_name()))
-            .column("REPLICAS", |(_, one)| replicas(one))
-            .column("DELAY", |(_, one)| text::sent_duration(one.initial_delay))
-            .column("TIMEOUT", |(_, one)| text::sent_duration(one.timeout))
-            .column("WHY", |(_, one)| one.reason.clone());
-        let levels = if plan.levels.is_empty() {
-            "  No dependant is configured for this direction.\n".to_owned()
-        } else {
-            table.render(frame)
-        };
-        format!("{}: {why}\n{levels}", frame.paint(style, &head))
-    }
+/// The effect of a direction on a shoot now and its reason, and the levels in the order in which they would run.
+pub(crate) fn levels(
+    plan: &PlanScalingResponse,
+    direction: Direction,
+    scaling: &ShootScaling,
+    frame: &Frame,
+) -> String {
+    let direction = text::value(direction.as_str_name());
+    let now = text::value(scaling.direction().as_str_name());
+    let (style, head, why) = if !plan.allowed {
+        (
+            Style::Bad,
+            format!("would NOT be scaled {direction}"),
+            &plan.reason,
+        )
+    } else if is_done(plan) {
+        (
+            Style::Good,
+            format!("is scaled {direction} already"),
+            &plan.reason,
+        )
+    } else if now == direction {
+        (Style::Warn, format!("would be scaled {direction}"), &plan.reason)
+    } else {
+        // The program may act, but the verdict does not want this direction.
+        let head = format!("would NOT be scaled {direction}, because its direction is {now}");
+        (Style::Bad, head, &scaling.reason)
+    };
+    let levels = plan.levels.iter();
+    let rows = levels.flat_map(|level| level.resources.iter().map(|resource| (level.level, resource)));
+    let table = TextTable::of(rows)
+        .indented(2)
+        .column("LEVEL", |(level, _)| level.to_string())
+        .column("DEPENDANT", |(_, one)| text::resource(one.resource.as_ref()))
+        .column("ACTION", |(_, one)| cells::value(one.action().as_str_name()))
+        .column("REPLICAS", |(_, one)| replicas(one))
+        .column("DELAY", |(_, one)| text::sent_duration(one.initial_delay))
+        .column("TIMEOUT", |(_, one)| text::sent_duration(one.timeout))
+        .column("WHY", |(_, one)| one.reason.clone());
+    let levels = if plan.levels.is_empty() {
+        "  No dependant is configured for this direction.\n".to_owned()
+    } else {
+        table.render(frame)
+    };
+    format!("{}: {why}\n{levels}", frame.paint(style, &head))
 }
 
 /// True if there are dependants, and nothing is left to do with any of them.
@@ -128,12 +117,7 @@ mod tests {
 
     /// Of a shoot whose direction is down.
     fn shown(direction: Direction, plan: PlanScalingResponse) -> String {
-        let plan = DirectionPlan {
-            direction,
-            scaling: ApiMessage(testing::scaling_down("a")),
-            plan: ApiMessage(plan),
-        };
-        plan.levels(&testing::pipe())
+        levels(&plan, direction, &testing::scaling_down("a"), &testing::pipe())
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use serde::Serialize;
 use watchdog_client::wire::micros;
 use watchdog_proto::probe::v1::{Evidence, ExclusionCount, Outcome, Verdict};
-use watchdog_proto::scaling::v1::{Direction, ResourceScaling, ShootScaling};
+use watchdog_proto::scaling::v1::{Direction, PlanScalingResponse, ResourceScaling, ShootScaling};
 
 use super::WrittenAnswer;
-use super::plan::{self, DirectionPlan};
+use super::plan;
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
 use crate::error::{CommandError, WRONG};
@@ -25,7 +25,7 @@ pub(crate) struct ShootExplanation {
     pub(crate) scaling: Option<ApiMessage<ShootScaling>>,
     /// Of the current direction; none while the shoot is held, and in reports.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) plan: Option<DirectionPlan>,
+    pub(crate) plan: Option<ApiMessage<PlanScalingResponse>>,
     #[serde(flatten)]
     pub(crate) gaps: AnswerGaps,
 }
@@ -40,7 +40,7 @@ pub(crate) async fn read(
     if let Some(scaling) = &found.scaling
         && let direction @ (Direction::Down | Direction::Up) = scaling.direction()
     {
-        let plan = plan::of_direction(dialer, scaling.clone(), direction).await;
+        let plan = plan::of_direction(dialer, name, direction).await;
         found.plan = found.gaps.answered(Program::ScalingCoordinator.as_str(), plan);
     }
     Ok(WrittenAnswer {
@@ -73,13 +73,11 @@ pub(crate) async fn read_reports(
     };
     let (probe, coordinator) = (Program::LeaseProbe, Program::ScalingCoordinator);
     if let Some(answer) = found.gaps.answered(probe.as_str(), verdict) {
-        found.gaps.note_completeness(probe, answer.completeness.as_ref());
+        found.gaps.add_missing(probe, answer.completeness.as_ref());
         found.verdict = answer.verdict.map(ApiMessage);
     }
     if let Some(answer) = found.gaps.answered(coordinator.as_str(), scaling) {
-        found
-            .gaps
-            .note_completeness(coordinator, answer.completeness.as_ref());
+        found.gaps.add_missing(coordinator, answer.completeness.as_ref());
         found.scaling = answer.scaling.map(ApiMessage);
     }
     Ok(found)
@@ -105,7 +103,7 @@ impl ShootExplanation {
         if let Some(scaling) = &self.scaling {
             out.push_str(&frame.section("SCALING", &scaling_lines(scaling, frame)));
             let now = match &self.plan {
-                Some(plan) => plan.levels(frame),
+                Some(plan) => plan::levels(plan, scaling.direction(), scaling, frame),
                 None => "Nothing: the shoot is held.\n".to_owned(),
             };
             out.push_str(&frame.section("WHAT WOULD HAPPEN NOW", &format!("  {now}")));
@@ -260,8 +258,6 @@ fn resources(resources: &[ResourceScaling], frame: &Frame) -> String {
 
 #[cfg(test)]
 mod tests {
-    use watchdog_proto::scaling::v1::PlanScalingResponse;
-
     use super::*;
     use crate::render::testing;
 
@@ -274,17 +270,13 @@ mod tests {
                 Outcome::LeasesExpired,
             ))),
             scaling: Some(ApiMessage(testing::scaling_down("shoot--a--b"))),
-            plan: Some(DirectionPlan {
-                direction: Direction::Down,
-                scaling: ApiMessage(testing::scaling_down("shoot--a--b")),
-                plan: ApiMessage(PlanScalingResponse {
-                    allowed: true,
-                    reason: "The shoot is protected.".to_owned(),
-                    ..Default::default()
-                }),
-            }),
+            plan: Some(ApiMessage(PlanScalingResponse {
+                allowed: true,
+                reason: "The shoot is protected.".to_owned(),
+                ..Default::default()
+            })),
             gaps: AnswerGaps {
-                missing_replicas: vec!["lease-probe-1".to_owned()],
+                missing_replicas: ["lease-probe-1".to_owned()].into(),
                 ..AnswerGaps::default()
             },
         };

@@ -200,7 +200,7 @@ impl StatusReader {
         let verdicts = gaps.answered(Program::LeaseProbe.as_str(), verdicts);
         let scaling = gaps.answered(Program::ScalingCoordinator.as_str(), scaling);
         let missing = gaps.answered(Program::Weeder.as_str(), missing);
-        gaps.add_missing(missing.into_iter().flatten());
+        gaps.missing_replicas.extend(missing.into_iter().flatten());
         let pods = gaps.answered("the Pods", pods).flatten().unwrap_or_default();
         status.replicas = pods::findings(&pods, status.time);
         let is_wrong = |finding: &CheckFinding| finding.severity == Severity::Wrong;
@@ -354,9 +354,10 @@ impl SeedStatus {
     /// All that is held down, however many; of the other shoots, `most` less those.
     fn add_answers(&mut self, verdicts: &VerdictAnswers, scaling: &ScalingAnswers, most: usize) {
         let completeness = scaling.unprotected.completeness.as_ref();
+        self.gaps.add_missing(Program::ScalingCoordinator, completeness);
         self.gaps
-            .note_completeness(Program::ScalingCoordinator, completeness);
-        self.gaps.add_missing(verdicts.missing.clone());
+            .missing_replicas
+            .extend(verdicts.missing.iter().cloned());
         self.counts.clone_from(&verdicts.counts);
         let unprotected = scaling.unprotected.scalings.iter();
         self.unprotected = unprotected.cloned().map(ApiMessage).collect();
@@ -699,7 +700,7 @@ a      off   annotation  2026-12-01 06:00:00Z
             ..SeedStatus::default()
         };
         let mut missing = SeedStatus::default();
-        missing.gaps.add_missing(["lease-probe-1".to_owned()]);
+        missing.gaps.missing_replicas.insert("lease-probe-1".to_owned());
         for (status, line) in [
             (unanswered, "NO ANSWER from lease-probe: it is away\n  start it\n"),
             (crashing, "WRONG: weeder b: weeder crashes\n"),

@@ -8,6 +8,8 @@ pub(crate) mod table;
 pub(crate) mod testing;
 pub(crate) mod text;
 
+use std::collections::BTreeSet;
+
 use clap::ValueEnum;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -87,18 +89,9 @@ pub(crate) fn code_block(lines: &str) -> String {
 
 /// The line about replicas whose items an answer may lack.
 pub(crate) fn incomplete(program: Program, found: Option<&Completeness>, frame: &Frame) -> String {
-    missing(&text::missing_replicas(program, found), frame)
-}
-
-fn missing(missing: &[String], frame: &Frame) -> String {
-    if missing.is_empty() {
-        return String::new();
-    }
-    let text = format!(
-        "INCOMPLETE: {} not reached; their items may be absent or out of date",
-        missing.join(", ")
-    );
-    format!("{}\n", frame.paint(Style::Bad, &text))
+    let mut gaps = AnswerGaps::default();
+    gaps.add_missing(program, found);
+    gaps.lines(frame)
 }
 
 /// The parts that an answer lacks.
@@ -106,7 +99,7 @@ fn missing(missing: &[String], frame: &Frame) -> String {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AnswerGaps {
     /// Replicas whose items may be absent.
-    pub(crate) missing_replicas: Vec<String>,
+    pub(crate) missing_replicas: BTreeSet<String>,
     pub(crate) unanswered: Vec<Unanswered>,
 }
 
@@ -146,20 +139,14 @@ impl AnswerGaps {
         });
     }
 
-    /// Notes the replicas that an answer misses.
-    pub(crate) fn note_completeness(&mut self, program: Program, found: Option<&Completeness>) {
-        self.add_missing(text::missing_replicas(program, found));
-    }
-
-    /// Adds the replicas that an answer misses, each once.
-    pub(crate) fn add_missing(&mut self, missing: impl IntoIterator<Item = String>) {
-        self.missing_replicas.extend(missing);
-        self.missing_replicas.sort();
-        self.missing_replicas.dedup();
+    /// Adds the replicas that an answer misses.
+    pub(crate) fn add_missing(&mut self, program: Program, found: Option<&Completeness>) {
+        self.missing_replicas
+            .extend(text::missing_replicas(program, found));
     }
 
     /// The number of programs, seeds and replicas without an answer.
-    pub(crate) const fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.missing_replicas.len() + self.unanswered.len()
     }
 
@@ -170,7 +157,13 @@ impl AnswerGaps {
 
     /// The advice for the same error is there once.
     pub(crate) fn lines(&self, frame: &Frame) -> String {
-        let mut out = missing(&self.missing_replicas, frame);
+        let mut out = String::new();
+        if !self.missing_replicas.is_empty() {
+            let missing: Vec<&str> = self.missing_replicas.iter().map(String::as_str).collect();
+            let missing = missing.join(", ");
+            let line = format!("INCOMPLETE: {missing} not reached; their items may be absent or out of date");
+            out.push_str(&format!("{}\n", frame.paint(Style::Bad, &line)));
+        }
         for (n, one) in self.unanswered.iter().enumerate() {
             let from = one.program.or(one.context.as_deref()).unwrap_or_default();
             let line = format!("NO ANSWER from {from}: {}", one.error.what);
