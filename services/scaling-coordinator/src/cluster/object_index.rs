@@ -31,6 +31,8 @@ pub(crate) struct ObjectIndex<T> {
     /// The shoots that were known when the list began that runs: the others came since.
     before_list: HashSet<Arc<str>>,
     is_listed: bool,
+    /// The shoots whose object, or that there is none, was seen while the list is not complete.
+    seen_unlisted: HashSet<Arc<str>>,
 }
 
 impl<T: PartialEq> ObjectIndex<T> {
@@ -40,12 +42,18 @@ impl<T: PartialEq> ObjectIndex<T> {
             known: HashMap::new(),
             before_list: HashSet::new(),
             is_listed: false,
+            seen_unlisted: HashSet::new(),
         }
     }
 
     /// Returns true once a list was complete.
     pub(crate) const fn is_listed(&self) -> bool {
         self.is_listed
+    }
+
+    /// Returns true if what [`Self::get`] returns for a shoot was seen.
+    pub(crate) fn is_known(&self, shoot: &str) -> bool {
+        self.is_listed || self.seen_unlisted.contains(shoot)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -65,8 +73,9 @@ impl<T: PartialEq> ObjectIndex<T> {
     }
 
     /// Waits for another complete list.
-    pub(crate) const fn unlist(&mut self) {
+    pub(crate) fn unlist(&mut self) {
         self.is_listed = false;
+        self.seen_unlisted.clear();
     }
 
     pub(crate) fn clear(&mut self) {
@@ -107,6 +116,7 @@ impl<T: PartialEq> ObjectIndex<T> {
         let object = make(old);
         let has_changed = old != Some(&object);
         self.known.insert(shoot.into(), (version.into(), object));
+        self.note_seen(shoot);
         if has_changed {
             self.signals.work_queue.add(shoot);
         }
@@ -138,8 +148,15 @@ impl<T: PartialEq> ObjectIndex<T> {
         known.is_none_or(|(known, _)| !is_newer(known, version))
     }
 
+    fn note_seen(&mut self, shoot: &str) {
+        if !self.is_listed {
+            self.seen_unlisted.insert(shoot.into());
+        }
+    }
+
     fn remove(&mut self, shoot: &str) {
         self.known.remove(shoot);
+        self.note_seen(shoot);
         self.signals.work_queue.add(shoot);
     }
 
@@ -150,6 +167,7 @@ impl<T: PartialEq> ObjectIndex<T> {
                 self.remove(&shoot);
             }
         }
+        self.seen_unlisted = HashSet::new();
         if !std::mem::replace(&mut self.is_listed, true) {
             self.signals.work_queue.add_all();
         }

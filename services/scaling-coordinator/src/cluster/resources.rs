@@ -178,7 +178,7 @@ impl Resources {
 
     pub(crate) fn observed(&self, reference: &ResourceRef, shoot: &str) -> Observed {
         let observed = self.of(reference, |watched| watched.observed(shoot));
-        observed.unwrap_or_else(WatchedResource::not_listed)
+        observed.unwrap_or_else(WatchedResource::not_looked_up)
     }
 
     /// How many resources a shoot may have.
@@ -243,7 +243,7 @@ impl WatchedResource {
             config: Arc::new(config.clone()),
             dropped_at: None,
             watching: None,
-            kind: Err(Self::not_listed()),
+            kind: Err(Self::not_looked_up()),
             objects: ObjectIndex::new(signals.clone()),
         }
     }
@@ -252,18 +252,18 @@ impl WatchedResource {
         self.config.reference == *reference
     }
 
-    fn not_listed() -> Observed {
-        Observed::Unknown("its objects are not listed yet".to_owned())
+    fn not_looked_up() -> Observed {
+        Observed::Unknown("its kind was not looked up on the seed yet".to_owned())
     }
 
     fn observed(&self, shoot: &str) -> Observed {
         match &self.kind {
             Err(everywhere) => everywhere.clone(),
-            Ok(_) if self.objects.is_listed() => {
+            Ok(_) if self.objects.is_known(shoot) => {
                 let known = self.objects.get(shoot);
                 known.map_or(Observed::Absent, |known| known.observed.clone())
             }
-            Ok(_) => Self::not_listed(),
+            Ok(_) => Observed::NotListed,
         }
     }
 

@@ -80,6 +80,8 @@ pub(super) struct Attempts {
     conflicts: u32,
     not_before: Option<Instant>,
     wait: Option<Wait>,
+    /// True if the tries began as reads of a resource that was never seen.
+    unobserved: bool,
 }
 
 /// A wait for a newer state of a resource.
@@ -177,6 +179,15 @@ impl Attempts {
             self.not_before = None;
             self.tries = 0;
         }
+    }
+
+    /// Reads of a resource that was never seen may have failed. Once it is seen, by its watch perhaps, nothing waits for
+    /// the pauses that follow such failures.
+    pub(super) fn note_observed(&mut self, is_observed: bool) {
+        if self.unobserved && is_observed {
+            *self = Self::default();
+        }
+        self.unobserved |= !is_observed && self.tries == 0;
     }
 
     /// The state and the end of the current pause, if there is one. A new round of tries begins after the pause that

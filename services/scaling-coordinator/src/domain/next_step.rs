@@ -18,7 +18,7 @@ use watchdog_api::workload::RecordedReplicas;
 
 use super::Direction;
 use super::attempts::{Attempts, FlowHints, read_pause};
-use super::observed::{Dependent, ObservedResource};
+use super::observed::{Dependent, Observed, ObservedResource};
 use super::request::Request;
 use super::resource_step::{PlannedStep, ResourceStep, ResourceWrite, plan_step};
 use super::status::{FlowState, FlowStatus, Progress, ResourceState};
@@ -101,9 +101,12 @@ pub fn next_step(
         .iter()
         .map(|dependent| (dependent, plan_step(direction, dependent)))
         .collect();
+    // Neither a loss nor a flow that has written waits for a list. Any other healthy shoot does: a list that is refused
+    // must not cost a read of every shoot.
+    let has_begun = direction == Direction::Down || !hints.started.is_empty();
     let runs = planned
         .iter()
-        .any(|(dependent, planned)| is_unfinished(dependent, &planned.step));
+        .any(|(dependent, planned)| is_unfinished(dependent, &planned.step, has_begun));
     let open = planned
         .iter()
         .filter(|(_, planned)| keeps_level_open(&planned.step, runs));
@@ -128,9 +131,10 @@ pub fn next_step(
 
 /// Returns true if something is left to do with the resource, or if a watchdog has begun what is not complete. A shoot
 /// of which nothing is unfinished is settled, even if a resource happens to be unready.
-fn is_unfinished(dependent: &Dependent, step: &ResourceStep) -> bool {
+fn is_unfinished(dependent: &Dependent, step: &ResourceStep, has_begun: bool) -> bool {
     match step {
         ResourceStep::Write(_) => true,
+        ResourceStep::NotObserved => has_begun,
         ResourceStep::Wait | ResourceStep::Read => {
             let seen = dependent.observed.seen();
             seen.is_some_and(|seen| seen.protected || seen.replicas.is_none())
@@ -290,7 +294,10 @@ impl Level {
         if planned.step != ResourceStep::Wait {
             attempts.end_wait(planned.step == ResourceStep::Write(ResourceWrite::CleanUp));
         }
-        if planned.step == ResourceStep::NotObserved {
+        let is_observed = planned.step != ResourceStep::NotObserved;
+        attempts.note_observed(is_observed);
+        let can_read = self.runs && dependent.observed == Observed::NotListed;
+        if !is_observed && !can_read {
             // A resource that is not known yet has not failed.
             attempts.since = None;
             return (ResourceState::Waiting, planned.why.clone());
@@ -331,7 +338,7 @@ impl Level {
                 let message = format!("{}; the write is queued or under way", planned.why);
                 return (ResourceState::Writing, message);
             }
-            (ResourceStep::Read, _) => {
+            (ResourceStep::Read | ResourceStep::NotObserved, _) => {
                 next.wake_at(times_out);
                 next.requests.push(self.request(dependent, None));
             }

@@ -106,7 +106,9 @@ pub enum Observed {
     Deleting,
     /// It exists and cannot be worked with, for this reason.
     Unusable(String),
-    /// The state is not known yet, for this reason.
+    /// It was not seen yet. A read shows it, and so does the list of its kind.
+    NotListed,
+    /// The state is not known yet and cannot be read, for this reason.
     Unknown(String),
 }
 

@@ -114,7 +114,7 @@ pub(crate) enum ResourceStep {
     /// Somebody must repair it: it is absent on the way up and not optional, or cannot be worked with. No retry can
     /// mend that.
     Repair,
-    /// Nothing is known of it yet.
+    /// Nothing is known of it yet. It is read if that matters, and if it can be.
     NotObserved,
 }
 
@@ -185,6 +185,7 @@ pub(crate) fn plan_step(direction: Direction, dependent: &Dependent) -> PlannedS
         Observed::Absent => absent("absent"),
         Observed::Deleting => absent("being deleted"),
         Observed::Unusable(why) => plain(ResourceStep::Repair, why.as_str()),
+        Observed::NotListed => plain(ResourceStep::NotObserved, "its objects are not listed yet"),
         Observed::Unknown(why) => plain(ResourceStep::NotObserved, why.as_str()),
     }
 }

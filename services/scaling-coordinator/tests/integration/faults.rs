@@ -3,7 +3,7 @@
 use serde_json::json;
 use watchdog_proto::scaling::v1::{Direction, FlowState, GetSeedSummaryRequest, ResourceState, ShootScaling};
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{Fault, FaultAction};
+use watchdog_sandbox::{Fault, FaultAction, Rule};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 use watchdog_test_support::in_process::rule;
 
@@ -219,6 +219,62 @@ async fn a_missing_permission_fails_the_level_and_is_named() {
     })
     .await;
     // It is tried again while the direction stays the same.
+    seed.api.allow_all();
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+}
+
+/// Forbids these verbs on machine-controller-manager.
+fn deny_mcm(seed: &Seed, verbs: &[&str]) {
+    seed.api.deny(Rule {
+        names: vec![MCM.to_owned()],
+        ..rule(verbs, &["deployments"])
+    });
+}
+
+#[tokio::test]
+async fn a_resource_whose_list_is_refused_from_the_start_is_read() {
+    const OTHER: &str = "shoot--other";
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
+    for shoot in [SHOOT, OTHER] {
+        seed.shoot(shoot, 2, false).await;
+    }
+    deny_mcm(&seed, &["list", "watch"]);
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
+    probe.say([OTHER], Outcome::Healthy);
+    coordinator.lose(&probe, SHOOT).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, -1]);
+    coordinator.kill();
+    // The next leader has seen nothing of it. Once kube-controller-manager is restored, nothing else shows that
+    // machine-controller-manager is held down.
+    let coordinator = Coordinator::launch(&seed, "coordinator-1", &[&probe], &[]).await;
+    coordinator.recover(&probe, SHOOT).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, -1]);
+    assert_eq!(seed.annotation(SHOOT, MCM, PROTECTED), None);
+    coordinator.until_state(OTHER, MCM, ResourceState::Waiting).await;
+    let path = format!("/apis/apps/v1/namespaces/{OTHER}/deployments/{MCM}");
+    let reads = seed.api.audit().into_iter().filter(|entry| entry.path == path);
+    assert_eq!(reads.count(), 0, "a healthy shoot waits for the list");
+    seed.api.allow_all();
+    coordinator.until_settled(OTHER, Direction::Up).await;
+}
+
+#[tokio::test]
+async fn a_resource_that_can_neither_be_listed_nor_read_fails_its_level() {
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
+    seed.shoot(SHOOT, 1, false).await;
+    deny_mcm(&seed, &["list", "watch", "get"]);
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
+    probe.say([SHOOT], Outcome::LeasesExpired);
+    let failed = coordinator
+        .until(SHOOT, "the level has failed", |s| s.state() == FlowState::Failed)
+        .await;
+    let message = &resource(&failed, MCM).message;
+    assert!(message.contains("cannot get resource"), "{message}");
+    eventually("an Event tells of it", || {
+        seed.events(SHOOT, MCM).contains(&"ScaleDownFailed".to_owned())
+    })
+    .await;
+    assert_eq!(seed.all(SHOOT), [1, 1, -1], "no level is passed over");
     seed.api.allow_all();
     coordinator.until_settled(SHOOT, Direction::Down).await;
 }

@@ -129,10 +129,7 @@ fn what_the_predecessor_holds_down_counts_as_the_coordinators_own() {
 async fn nothing_is_absent_before_the_list_is_complete() {
     let (resources, work_queue) = listed();
     resources.applied(&kcm(), &workload("5", json!({ "replicas": 2 }), json!({})), None);
-    assert!(matches!(
-        resources.observed(&kcm(), "shoot--a"),
-        Observed::Unknown(_)
-    ));
+    assert_eq!(resources.observed(&kcm(), "shoot--b"), Observed::NotListed);
     resources.synced(&["shoot--a".to_owned()].into());
     assert_eq!(replicas(&resources.observed(&kcm(), "shoot--a")), Some(2));
     assert_eq!(resources.observed(&kcm(), "shoot--b"), Observed::Absent);
@@ -142,6 +139,25 @@ async fn nothing_is_absent_before_the_list_is_complete() {
     resources.synced(&BTreeSet::new());
     assert_eq!(resources.observed(&kcm(), "shoot--a"), Observed::Absent);
     assert_eq!(work_queue.next().await, WorkItem::One("shoot--a".into()));
+}
+
+/// Its list may be refused.
+#[test]
+fn a_read_shows_one_object_before_the_list_is_complete() {
+    let (resources, _) = listed();
+    let observed = || resources.observed(&kcm(), "shoot--a");
+    assert_eq!(observed(), Observed::NotListed);
+    resources.read(&kcm(), "shoot--a", None, None);
+    assert_eq!(observed(), Observed::Absent);
+    let found = workload("5", json!({ "replicas": 2 }), json!({}));
+    resources.read(&kcm(), "shoot--a", None, Some(&found));
+    assert_eq!(replicas(&observed()), Some(2));
+    assert_eq!(resources.observed(&kcm(), "shoot--b"), Observed::NotListed);
+    // Its kind is served anew: what was seen of it may have gone with it.
+    let kind = resources.kind(&kcm()).unwrap();
+    resources.set_kind(&kcm(), Err(Observed::Unknown("no longer served".to_owned())));
+    resources.set_kind(&kcm(), kind);
+    assert_eq!(observed(), Observed::NotListed);
 }
 
 #[test]

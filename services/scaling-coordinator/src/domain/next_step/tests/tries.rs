@@ -54,6 +54,40 @@ fn three_tries_then_the_level_has_failed_and_is_tried_again() {
 }
 
 #[test]
+fn in_a_loss_what_is_not_listed_is_read_and_nothing_waits_for_failed_reads_once_it_is_seen() {
+    let mut bench = Bench::new(seen(2, 2), Observed::NotListed, Observed::NotListed);
+    assert_eq!(bench.wanted(DOWN), ["read mcm", "read ca"]);
+    bench.done(DOWN, "read ca", seen(1, 1));
+    for _ in 0..3 {
+        bench.answer(DOWN, "read mcm", refused());
+        bench.now += S;
+    }
+    assert_eq!(bench.state(DOWN), FlowState::Failed);
+    assert_eq!(bench.steps(DOWN), "Pending Failed Writing");
+    assert_eq!(bench.wanted(DOWN), ["down ca 1"]);
+    bench.see("mcm", seen(1, 1));
+    assert_eq!(bench.wanted(DOWN), ["down mcm 1", "down ca 1"]);
+}
+
+#[test]
+fn on_the_way_up_what_is_not_listed_is_read_once_the_flow_has_begun() {
+    let mut bench = Bench::new(seen(2, 2), Observed::NotListed, Observed::Absent);
+    assert_eq!(bench.wanted(UP), [""; 0], "one read of every healthy shoot");
+    assert_eq!(bench.steps(UP), "Reached Waiting Absent");
+    assert_eq!(bench.next(UP).wake, None);
+    let mut bench = Bench::new(held(2), Observed::NotListed, Observed::Absent);
+    bench.done(UP, "scale kcm 2", recorded(2));
+    bench.done(UP, "clean kcm", seen(2, 2));
+    bench.done(UP, "read mcm", held(1));
+    bench.next(UP);
+    bench.now += 30 * S;
+    assert_eq!(bench.wanted(UP), ["scale mcm 1"]);
+    // What it wants may be in a later level that cannot begin before.
+    let mut bench = Bench::new(Observed::NotListed, held(1), Observed::Absent);
+    assert_eq!(bench.wanted(UP), ["read kcm"]);
+}
+
+#[test]
 fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
     for (asked, expected) in [(0, 500 * MS), (7, 7 * S), (3600, 60 * S)] {
         let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
