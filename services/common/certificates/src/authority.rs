@@ -43,8 +43,12 @@ const HAND_OVER_BEFORE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// the seed was switched off for months.
 const TAKE_OVER_AFTER: SignedDuration = SignedDuration::from_hours(24);
 
-/// New certificates are valid from this long ago: the clocks of the others may be behind.
-const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
+/// The clocks of two replicas differ by less than this. So new certificates are valid from this long ago, and an
+/// authority issues only while it is valid for a clock that differs by it.
+const CLOCK_SKEW: SignedDuration = SignedDuration::from_hours(1);
+
+/// New authorities are valid from this long ago, so that they issue at once.
+const AUTHORITY_BACKDATED: SignedDuration = SignedDuration::from_hours(2);
 
 /// The most authorities that a Secret holds. Two are in use while one follows the other. A replica whose clock is ahead
 /// adds more, which the others use from their beginning on. So none may be removed before it has ended.
@@ -81,7 +85,7 @@ impl CertificateAuthority {
         // X.509 counts in seconds. Rounded, the authority equals the one that is read back.
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
         let validity = ValidityPeriod {
-            not_before: shifted(now, -BACKDATED),
+            not_before: shifted(now, -AUTHORITY_BACKDATED),
             not_after: shifted(now, AUTHORITY_LIFE),
         };
         let mut params = params(&format!("dependency watchdog {now:.0}"), validity)?;
@@ -135,7 +139,13 @@ impl CertificateAuthority {
 
     /// True if it is old enough that all replicas have read it.
     fn is_known(&self, now: Timestamp) -> bool {
-        shifted(self.validity.not_before, BACKDATED + TAKE_OVER_AFTER) <= now
+        shifted(self.validity.not_before, AUTHORITY_BACKDATED + TAKE_OVER_AFTER) <= now
+    }
+
+    /// True if it is valid by the clocks of all replicas.
+    fn is_valid_for_all(&self, now: Timestamp) -> bool {
+        let clocks = [shifted(now, -CLOCK_SKEW), shifted(now, CLOCK_SKEW)];
+        clocks.into_iter().all(|clock| self.validity.contains(clock))
     }
 
     fn issue(
@@ -318,7 +328,7 @@ impl Authorities {
             .signer(now)
             .with_context(|| format!("no authority is valid at {now}: check the clock of this node"))?;
         let validity = ValidityPeriod {
-            not_before: shifted(now, -BACKDATED),
+            not_before: shifted(now, -CLOCK_SKEW),
             not_after: signer.validity.not_after.min(shifted(now, CERTIFICATE_LIFE)),
         };
         let common_name = names.first().map_or("", String::as_str);
@@ -348,16 +358,19 @@ impl Authorities {
         })
     }
 
-    /// The authority to issue from, and its number in error messages. It is the first valid one, until that one ends
-    /// soon and a later one is known to all replicas.
+    /// The authority to issue from, and its number in error messages. It is the first one that is valid for all replicas,
+    /// until that one ends soon and a later one is known to them. If none is valid for all, it is the first valid one: an
+    /// operator's own may have begun a moment ago.
     ///
     /// They are in the order in which they were added. So an authority that a replica with a wrong clock added issues
     /// nothing before all replicas have read it.
     fn signer(&self, now: Timestamp) -> Option<(usize, &CertificateAuthority)> {
-        let numbered = (1..).zip(&self.0);
-        let mut valid = numbered.filter(|(_, authority)| authority.validity.contains(now));
-        let first = valid.next()?;
-        Some(valid.fold(first, |signer, next| {
+        let numbered = || (1..).zip(&self.0);
+        let mut valid_for_all = numbered().filter(|(_, authority)| authority.is_valid_for_all(now));
+        let first = valid_for_all
+            .next()
+            .or_else(|| numbered().find(|(_, authority)| authority.validity.contains(now)))?;
+        Some(valid_for_all.fold(first, |signer, next| {
             if signer.1.ends_within(HAND_OVER_BEFORE, now) && next.1.is_known(now) {
                 next
             } else {
@@ -381,7 +394,7 @@ fn verify(
 /// The time in which a certificate needs no replacement. It begins when the certificate was issued, so that one is
 /// replaced, too, after the clock was set back.
 fn in_use(validity: ValidityPeriod) -> Range<Timestamp> {
-    let issued = shifted(validity.not_before, BACKDATED);
+    let issued = shifted(validity.not_before, CLOCK_SKEW);
     let life = validity.not_after.duration_since(issued);
     issued..shifted(issued, life / RENEW_CERTIFICATE_DIVISOR)
 }

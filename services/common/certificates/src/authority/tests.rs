@@ -76,6 +76,29 @@ fn an_authority_that_was_made_late_issues_after_a_day() {
     assert!(!trusts(&first, &after, late + TAKE_OVER_AFTER));
 }
 
+/// A replica whose clock is a year ahead has added an authority before the one that is in use.
+#[test]
+fn an_authority_issues_only_while_the_clocks_of_all_find_it_valid() {
+    let later = noon() + 50 * DAY;
+    let [first, ahead, next] = [noon() - 400 * DAY, later, noon() - 30 * DAY].map(begun);
+    let all = Authorities([first.0, ahead.0.clone(), next.0.clone()].concat());
+    let begins = ahead.0[0].validity.not_before;
+    let (second, hour) = (SignedDuration::from_secs(1), SignedDuration::from_hours(1));
+    for at in [begins - second, begins, begins + hour - second] {
+        let issued = all.issue(&names(), at).unwrap();
+        assert!(trusts(&next, &issued, at));
+    }
+    let issued = all.issue(&names(), begins + hour).unwrap();
+    assert!(trusts(&ahead, &issued, begins + second), "a clock that is behind");
+    // Nor when it is about to end: a clock that is ahead refuses it.
+    let at = next.0[0].validity.not_after - second;
+    let both = next.renewed(at - DAY / 2).unwrap().unwrap();
+    assert!(trusts(&both, &both.issue(&names(), at).unwrap(), at + 2 * second));
+    // One of an operator's own that has just begun, alone.
+    let own = begun(noon());
+    assert!(own.issue(&names(), own.0[0].validity.not_before).is_ok());
+}
+
 #[test]
 fn a_certificate_is_replaced_after_a_third_of_its_life() {
     let authorities = begun(noon());
