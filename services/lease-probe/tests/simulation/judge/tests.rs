@@ -1,4 +1,5 @@
 use super::*;
+use crate::input_changes::SettingChange;
 use crate::kubelet::KubeletModel;
 use crate::node_lifecycle_input::TimeSpan;
 use crate::script::{NodeScript, RUN_UP};
@@ -155,4 +156,31 @@ fn a_loss_stands_while_nothing_is_known() {
     );
     let restored = judged(&lost, &[(5, Up), (130, Down), (135, Up)]);
     assert_eq!(restored.late.len(), 1);
+}
+
+/// A probe judges by the settings at its start, and its list may be asked for up to 10 s later.
+#[test]
+fn health_is_judged_by_the_settings_of_the_probes_start() {
+    let mut lost = script(|i| (i < 3).then_some((100, 1_000)), &[]);
+    let unfounded = |script: &ShootScript, up: i64| judged(script, &[(up, Up)]).unfounded;
+    assert_eq!(unfounded(&lost, 165), [165 * SECOND], "3 of 5 are silent");
+    lost.input_changes.settings = vec![
+        (RUN_UP, SettingChange::Fraction(80)),
+        (160 * SECOND, SettingChange::Fraction(60)),
+    ];
+    assert!(unfounded(&lost, 165).is_empty(), "4 would have to be");
+    assert_eq!(unfounded(&lost, 171), [171 * SECOND]);
+}
+
+/// A node counts from its first renewal on, not only from the next change of another one.
+#[test]
+fn health_may_rest_on_a_node_that_has_just_joined() {
+    let mut lost = script(|i| (i < 3).then_some((100, 1_000)), &[]);
+    lost.nodes[3].deleted = 158 * SECOND;
+    assert_eq!(judged(&lost, &[(160, Up)]).unfounded, [160 * SECOND]);
+    let joins = KubeletModel::steady(5, 150 * SECOND);
+    lost.nodes.push(NodeScript::steady(joins, 149 * SECOND));
+    let found = judged(&lost, &[(160, Up)]);
+    assert!(found.unfounded.is_empty(), "until 158 s, 3 of 6 were silent");
+    assert_eq!(judged(&lost, &[(171, Up)]).unfounded, [171 * SECOND]);
 }
