@@ -358,9 +358,9 @@ impl Authorities {
         })
     }
 
-    /// The authority to issue from, and its number in error messages. It is the first one that is valid for all replicas,
-    /// until that one ends soon and a later one is known to them. If none is valid for all, it is the first valid one: an
-    /// operator's own may have begun a moment ago.
+    /// The authority to issue from, and its number in error messages. It is the first one that is valid for all
+    /// replicas, until that one ends soon and a later one is known to them. If none is valid for all, it is the first
+    /// valid one: an operator's own may have begun a moment ago.
     ///
     /// They are in the order in which they were added. So an authority that a replica with a wrong clock added issues
     /// nothing before all replicas have read it.

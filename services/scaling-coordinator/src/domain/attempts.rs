@@ -181,8 +181,8 @@ impl Attempts {
         }
     }
 
-    /// Reads of a resource that was never seen may have failed. Once it is seen, by its watch perhaps, nothing waits for
-    /// the pauses that follow such failures.
+    /// Reads of a resource that was never seen may have failed. Once it is seen, by its watch perhaps, nothing waits
+    /// for the pauses that follow such failures.
     pub(super) fn note_observed(&mut self, is_observed: bool) {
         if self.unobserved && is_observed {
             *self = Self::default();
