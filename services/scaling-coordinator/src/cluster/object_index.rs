@@ -78,6 +78,11 @@ impl<T: PartialEq> ObjectIndex<T> {
         self.seen_unlisted.clear();
     }
 
+    /// What was seen of a shoot without a list counts no longer.
+    pub(crate) fn forget_unlisted(&mut self, shoot: &str) {
+        self.seen_unlisted.remove(shoot);
+    }
+
     pub(crate) fn clear(&mut self) {
         self.known.clear();
     }

@@ -140,6 +140,13 @@ impl Resources {
         self.change(reference, |watched| watched.objects.read(shoot, before, found));
     }
 
+    /// What reads have shown of a shoot's resources that are not listed counts no longer.
+    pub(crate) fn forget_unlisted(&self, shoot: &str) {
+        let mut watched = self.watched.write();
+        let watched = watched.iter_mut();
+        watched.for_each(|watched| watched.objects.forget_unlisted(shoot));
+    }
+
     /// True if only its scale sub-resource shows how many replicas an object has.
     pub(crate) fn needs_scale(&self, reference: &ResourceRef, workload: &Workload) -> bool {
         let shoot = workload.metadata.namespace.as_deref().unwrap_or_default();

@@ -58,6 +58,9 @@ impl Reconciler {
         let decision = self.inputs.decide(shoot, now);
         memory.keep_mode(now, mode);
         memory.keep_decision(now, &decision);
+        if memory.hints.begins(decision.direction) {
+            self.inputs.resources.forget_unlisted(shoot);
+        }
         let mut dependents = self.inputs.resources.dependents(shoot);
         for dependent in &mut dependents {
             dependent.read = memory.was_read(now, &dependent.config.reference);

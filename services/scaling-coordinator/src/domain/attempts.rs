@@ -95,6 +95,14 @@ struct Wait {
 // === impl FlowHints ===
 
 impl FlowHints {
+    /// Returns true if this direction begins a flow that rests on no read of an earlier one: the first of this leader,
+    /// and each loss. Of a resource that is not listed, nothing shows what became of it since.
+    pub(crate) fn begins(&self, direction: Option<Direction>) -> bool {
+        direction.is_some()
+            && direction != self.direction
+            && (direction == Some(Direction::Down) || self.direction.is_none())
+    }
+
     /// Notes the start of a request. Its timeout bounds the request and the wait for its effect. Returns how long the
     /// request may take.
     pub fn begin(&mut self, now: Instant, request: &Request) -> Duration {

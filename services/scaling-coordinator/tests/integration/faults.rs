@@ -9,7 +9,7 @@ use watchdog_test_support::in_process::rule;
 
 use crate::coordinator::{Coordinator, one_shoot, resource};
 use crate::seed::{PROTECTED, RECORDED, Seed};
-use crate::{KCM, MCM, SHOOT, eventually};
+use crate::{CA, KCM, MCM, SHOOT, eventually};
 
 fn path(name: &str) -> String {
     format!("/apis/apps/v1/namespaces/{SHOOT}/deployments/{name}")
@@ -256,6 +256,25 @@ async fn a_resource_whose_list_is_refused_from_the_start_is_read() {
     assert_eq!(reads.count(), 0, "a healthy shoot waits for the list");
     seed.api.allow_all();
     coordinator.until_settled(OTHER, Direction::Up).await;
+}
+
+/// It was absent in the first loss. Without a list nothing shows that it came.
+#[tokio::test]
+async fn a_resource_whose_list_is_refused_is_read_anew_in_each_loss() {
+    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
+    seed.shoot(SHOOT, 2, false).await;
+    seed.api.deny(Rule {
+        names: vec![CA.to_owned()],
+        ..rule(&["list", "watch"], &["deployments"])
+    });
+    let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
+    coordinator.lose(&probe, SHOOT).await;
+    coordinator.recover(&probe, SHOOT).await;
+    seed.deployment(SHOOT, CA, 1);
+    coordinator.lose(&probe, SHOOT).await;
+    assert_eq!(seed.all(SHOOT), [0, 0, 0]);
+    coordinator.recover(&probe, SHOOT).await;
+    assert_eq!(seed.all(SHOOT), [2, 1, 1]);
 }
 
 #[tokio::test]

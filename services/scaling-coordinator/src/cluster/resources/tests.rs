@@ -153,6 +153,9 @@ fn a_read_shows_one_object_before_the_list_is_complete() {
     resources.read(&kcm(), "shoot--a", None, Some(&found));
     assert_eq!(replicas(&observed()), Some(2));
     assert_eq!(resources.observed(&kcm(), "shoot--b"), Observed::NotListed);
+    resources.forget_unlisted("shoot--a");
+    assert_eq!(observed(), Observed::NotListed);
+    resources.read(&kcm(), "shoot--a", Some("5"), Some(&found));
     // Its kind is served anew: what was seen of it may have gone with it.
     let kind = resources.kind(&kcm()).unwrap();
     resources.set_kind(&kcm(), Err(Observed::Unknown("no longer served".to_owned())));

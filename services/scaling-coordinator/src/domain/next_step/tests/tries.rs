@@ -88,6 +88,22 @@ fn on_the_way_up_what_is_not_listed_is_read_once_the_flow_has_begun() {
 }
 
 #[test]
+fn what_was_read_without_a_list_counts_for_one_loss_of_one_leader() {
+    let mut bench = Bench::new(seen(2, 2), seen(1, 1), Observed::Absent);
+    for (wanted, begins) in [
+        (None, false),
+        (UP, true),
+        (DOWN, true),
+        (None, false),
+        (DOWN, false),
+        (UP, false),
+    ] {
+        assert_eq!(bench.hints.begins(wanted), begins, "{wanted:?}");
+        bench.next(wanted);
+    }
+}
+
+#[test]
 fn the_server_may_ask_for_a_longer_pause_but_not_for_ever() {
     for (asked, expected) in [(0, 500 * MS), (7, 7 * S), (3600, 60 * S)] {
         let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
