@@ -134,11 +134,15 @@ impl ProgramDialer {
             let channel = self.channel_to(program, &replica)?;
             Ok(OpenChannel { replica, channel })
         });
-        let channels: VecDeque<OpenChannel> = channels.collect::<Result<_, CommandError>>()?;
+        let listed: VecDeque<OpenChannel> = channels.collect::<Result<_, CommandError>>()?;
+        let mut channels = self.channels();
+        let left = channels.entry(program).or_default();
+        // Unless another call has listed them meanwhile: both use one connection.
+        if left.is_empty() {
+            *left = listed;
+        }
         let none = || CommandError::unexpected("a program without replicas has no error");
-        let first = channels.front().cloned().ok_or_else(none)?;
-        self.channels().insert(program, channels);
-        Ok(first)
+        left.front().cloned().ok_or_else(none)
     }
 
     /// The next calls go to another replica than this one, which does not answer or refuses more. After the last one,

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use k8s_openapi::ByteString;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::Outcome;
 
@@ -67,6 +68,33 @@ async fn a_replica_that_refuses_hangs_or_closes_is_passed_over() {
     let line = format!("--lease-probe {away} {hangs} {closes} --lease-probe {good} {tls} verdicts");
     assert_parts(&shown(&line).await, &[SHOOT]);
     fails(&format!("{closes} {hangs} {tls} verdicts"), 3, "lease-probe: ").await;
+}
+
+/// A program takes few connections of one certificate.
+#[tokio::test]
+async fn calls_at_the_same_time_share_a_connection() {
+    let shoots = ["shoot--a--a", "shoot--a--b", "shoot--a--c"];
+    let services = StubServices::new(Answers {
+        verdicts: shoots.map(|shoot| verdict(shoot, Outcome::Healthy)).to_vec(),
+        ..Answers::default()
+    });
+    let server = services.serve().await;
+    let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = relay.local_addr().unwrap().port();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    let _relaying = AbortOnDropHandle::new(tokio::spawn(async move {
+        loop {
+            let (mut near, _) = relay.accept().await.unwrap();
+            counted.fetch_add(1, Ordering::Relaxed);
+            let mut far = TcpStream::connect(&server.address).await.unwrap();
+            tokio::spawn(async move { tokio::io::copy_bidirectional(&mut near, &mut far).await });
+        }
+    }));
+    // A name takes a while to resolve, as Pods take to be listed.
+    let line = format!("--lease-probe localhost:{port} --insecure-plaintext verdicts");
+    assert_parts(&shown(&format!("{line} {}", shoots.join(" "))).await, &shoots);
+    assert_eq!(connections.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
