@@ -97,7 +97,8 @@ struct Wait {
 impl FlowHints {
     /// Returns true if this direction begins a flow that rests on no read of an earlier one: the first of this leader,
     /// and each loss. Of a resource that is not listed, nothing shows what became of it since.
-    pub(crate) fn begins(&self, direction: Option<Direction>) -> bool {
+    #[must_use]
+    pub fn begins(&self, direction: Option<Direction>) -> bool {
         direction.is_some()
             && direction != self.direction
             && (direction == Some(Direction::Down) || self.direction.is_none())

@@ -39,7 +39,7 @@ fn holds_with(rules: Rules, allow: fn(&mut Budget)) {
             in_two_steps,
             ..rules
         };
-        let explored = explore(&ModelState::new(Budget::of(allow)), rules);
+        let explored = explore(&ModelState::new(Budget::of(allow), rules), rules);
         eprintln!("{} states, in two steps: {in_two_steps}", explored.states);
         if let Some(broken) = explored.broken {
             panic!("{broken}");
@@ -109,6 +109,19 @@ fn the_cluster_stops_being_one_to_act_on_and_is_one_again() {
     holds(|may| (may.turns, may.stops, may.resumes) = (1, 1, 1));
 }
 
+/// By no replica, until one lists it at some time.
+#[test]
+fn the_list_of_a_kind_is_refused() {
+    for unlisted in [0, 1] {
+        let rules = Rules {
+            unlisted: Some(unlisted),
+            ..Rules::default()
+        };
+        holds_with(rules, |may| (may.turns, may.moves, may.lists) = (1, 1, 1));
+        holds_with(rules, |may| (may.turns, may.crashes, may.losses) = (1, 1, 1));
+    }
+}
+
 /// S5 broken on purpose: the order of the levels is anybody's guess then, but the preconditions keep the counts. One
 /// of the two sees everything and is answered at once, the other at any time.
 #[test]
@@ -137,6 +150,7 @@ const LARGE: Budget = Budget {
     stops: 0,
     resumes: 1,
     moves: 4,
+    lists: 1,
     jumps: 20,
 };
 
@@ -148,10 +162,11 @@ proptest! {
         levels in prop::array::uniform2((0..2_i32, 0..2_i32)),
         in_two_steps in any::<bool>(),
         stops in 0..2_u8,
+        unlisted in prop::option::of(0..2_usize),
         choices in prop::collection::vec(any::<prop::sample::Index>(), 0..300),
     ) {
-        let rules = Rules { levels, in_two_steps, ..Rules::default() };
-        let mut state = ModelState::new(Budget { stops, ..LARGE });
+        let rules = Rules { levels, in_two_steps, unlisted, ..Rules::default() };
+        let mut state = ModelState::new(Budget { stops, ..LARGE }, rules);
         state.begin(rules);
         for choice in choices {
             let events = state.events(rules);

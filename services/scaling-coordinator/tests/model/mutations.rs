@@ -10,7 +10,7 @@ fn breaks(switch_off: fn(&mut Rules), allow: fn(&mut Budget), invariant: &str) {
     switch_off(&mut rules);
     for in_two_steps in [false, true] {
         rules.in_two_steps = in_two_steps;
-        let explored = explore(&ModelState::new(budget), rules);
+        let explored = explore(&ModelState::new(budget, rules), rules);
         let broken = explored.broken.expect("the search finds nothing wrong");
         assert!(broken.starts_with(invariant), "{broken}");
     }
@@ -59,6 +59,14 @@ fn a_successor_believes_its_watches() {
 fn a_replica_believes_what_it_read_before_it_lost_the_shoot() {
     let allow = |may: &mut Budget| (may.turns, may.moves) = (2, 2);
     breaks(|rules| rules.anew = false, allow, "S3");
+}
+
+/// Of what is not listed.
+#[test]
+fn what_was_read_counts_in_the_next_loss_too() {
+    let switch_off = |rules: &mut Rules| (rules.forgets, rules.unlisted) = (false, Some(0));
+    let allow = |may: &mut Budget| (may.turns, may.moves, may.jumps) = (2, 2, 1);
+    breaks(switch_off, allow, "it does not go down");
 }
 
 #[test]

@@ -21,6 +21,7 @@ impl RestoreChecker {
     /// Checks that everything is restored from here.
     pub fn check(&mut self, from: &ModelState, rules: Rules) -> anyhow::Result<()> {
         let mut state = from.clone();
+        state.list_all();
         state.end_faults(CombinedVerdict::Healthy, rules)?;
         let mut path = Vec::new();
         for _ in 0..ROUNDS {
@@ -37,10 +38,13 @@ impl RestoreChecker {
     }
 }
 
-/// Checks that from here everything goes down while the observers report a loss.
+/// Checks that from here everything goes down while the observers report a loss, also what is not listed.
 pub fn goes_down(from: &ModelState, rules: Rules) -> anyhow::Result<()> {
     let mut state = from.clone();
     state.end_faults(CombinedVerdict::LeasesExpired, rules)?;
+    if state.lacks_news() {
+        return Ok(());
+    }
     for _ in 0..ROUNDS {
         if state.is_settled() {
             return Ok(());

@@ -33,6 +33,10 @@ pub struct Rules {
     pub judged: bool,
     /// Right before a write its direction is checked again.
     pub checked: bool,
+    /// The list of this resource is refused; none if all are listed.
+    pub unlisted: Option<usize>,
+    /// What was read of a resource that is not listed counts for one loss of one leader.
+    pub forgets: bool,
     /// The protected state is in the API server; otherwise a crash loses the recorded counts.
     pub durable: bool,
 }
@@ -55,6 +59,8 @@ impl Default for Rules {
             anew: true,
             judged: true,
             checked: true,
+            unlisted: None,
+            forgets: true,
             durable: true,
         }
     }
@@ -79,8 +85,17 @@ pub struct Budget {
     pub resumes: u8,
     /// Handovers between living replicas.
     pub moves: u8,
+    /// Ends of a refusal to list a resource, for one replica.
+    pub lists: u8,
     /// Jumps in time to the next thing that somebody waits for.
     pub jumps: u8,
+}
+
+impl Rules {
+    /// Which objects a new process lists.
+    pub fn listed(self) -> [bool; 2] {
+        [0, 1].map(|i| self.unlisted != Some(i))
+    }
 }
 
 impl Budget {

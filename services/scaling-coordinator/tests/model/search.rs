@@ -5,7 +5,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt::Write;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
 
-use crate::restore_checker::RestoreChecker;
+use crate::restore_checker::{RestoreChecker, goes_down};
 use crate::rules::Rules;
 use crate::state::{Event, ModelState};
 
@@ -36,6 +36,9 @@ pub fn explore(start: &ModelState, rules: Rules) -> Explored {
             let broken = next.play(event, rules).and_then(|()| {
                 // A state that was seen has been checked.
                 if seen.insert(fingerprint(&next)) {
+                    if rules.unlisted.is_some() {
+                        goes_down(&next, rules)?;
+                    }
                     checker.check(&next, rules).map(|()| true)
                 } else {
                     Ok(false)

@@ -55,6 +55,8 @@ pub enum Event {
     Watch(usize, usize),
     /// The watch of a coordinator brings the Cluster.
     WatchCluster(usize),
+    /// A coordinator lists an object whose list was refused before.
+    List(usize, usize),
     /// The controllers bring a Deployment to its replicas.
     Controllers(usize),
     /// A coordinator makes one of the requests that it wants to make.
@@ -84,6 +86,10 @@ struct Coordinator {
     lists: bool,
     hints: FlowHints,
     view: [Object; 2],
+    /// The objects that a watch brings; the others are only read.
+    listed: [bool; 2],
+    /// The objects of which the view shows something.
+    seen: [bool; 2],
     /// The objects that were read just now.
     read: [bool; 2],
     cluster: bool,
@@ -118,7 +124,7 @@ type Checked = anyhow::Result<()>;
 
 impl ModelState {
     /// A healthy shoot with two and one replicas, and no verdict yet.
-    pub fn new(left: Budget) -> Self {
+    pub fn new(left: Budget, rules: Rules) -> Self {
         let objects = [2, 1].map(|replicas| Object {
             version: 1,
             replicas,
@@ -133,6 +139,8 @@ impl ModelState {
             lists: false,
             hints: FlowHints::default(),
             view: objects.clone(),
+            listed: rules.listed(),
+            seen: rules.listed(),
             read: [false; 2],
             cluster: true,
             queued: Vec::new(),
@@ -174,6 +182,12 @@ impl ModelState {
             }
             Event::Watch(c, i) => self.coordinators[c].view[i] = self.objects[i].clone(),
             Event::WatchCluster(c) => self.coordinators[c].cluster = self.allowed,
+            Event::List(c, i) => {
+                self.left.lists -= 1;
+                let coordinator = &mut self.coordinators[c];
+                coordinator.view[i] = self.objects[i].clone();
+                (coordinator.listed[i], coordinator.seen[i]) = (true, true);
+            }
             Event::Controllers(i) => self.converge(i),
             // The end of a request reconciles, not its beginning.
             Event::Send(c, action) if self.send(c, action, rules)? => return self.check(),
@@ -249,12 +263,22 @@ impl ModelState {
         let direction = self.direction(c, rules);
         let dependents = dependents(rules, rules.order);
         let coordinator = &mut self.coordinators[c];
-        let seen = dependents.iter().zip(&coordinator.view).zip(coordinator.read);
+        if rules.forgets && coordinator.hints.begins(direction) {
+            for (seen, listed) in coordinator.seen.iter_mut().zip(coordinator.listed) {
+                *seen &= listed;
+            }
+        }
+        let objects = coordinator.view.iter().zip(coordinator.seen);
+        let observed = objects.map(|(object, seen)| match seen {
+            true => Observed::Present(object.seen()),
+            false => Observed::NotListed,
+        });
+        let seen = dependents.iter().zip(observed).zip(coordinator.read);
         let dependents: Vec<_> = seen
-            .map(|((config, object), read)| Dependent {
+            .map(|((config, observed), read)| Dependent {
                 config: Arc::new(config.clone()),
                 dropped: false,
-                observed: Observed::Present(object.seen()),
+                observed,
                 read: read || !rules.reads,
             })
             .collect();

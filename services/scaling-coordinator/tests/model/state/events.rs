@@ -60,8 +60,13 @@ impl ModelState {
                 }
                 continue;
             }
-            let behind = (0..2).filter(|i| coordinator.view[*i] != self.objects[*i]);
+            let listed = (0..2).filter(|i| coordinator.listed[*i]);
+            let behind = listed.filter(|i| coordinator.view[*i] != self.objects[*i]);
             events.extend(behind.map(|i| Event::Watch(c, i)));
+            if left.lists > 0 {
+                let unlisted = (0..2).filter(|i| !coordinator.listed[*i]);
+                events.extend(unlisted.map(|i| Event::List(c, i)));
+            }
             if coordinator.cluster != self.allowed {
                 events.push(Event::WatchCluster(c));
             }

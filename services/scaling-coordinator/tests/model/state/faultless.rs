@@ -3,6 +3,23 @@
 use super::{Budget, Checked, CombinedVerdict, ModelState, RequestFate, Rules};
 
 impl ModelState {
+    /// From now on every object is listed.
+    pub fn list_all(&mut self) {
+        for coordinator in &mut self.coordinators {
+            (coordinator.listed, coordinator.seen) = ([true; 2], [true; 2]);
+        }
+    }
+
+    /// True if an object has changed out of the blue since it was read, and no watch brings it.
+    pub fn lacks_news(&self) -> bool {
+        self.coordinators.iter().any(|coordinator| {
+            (0..2).any(|i| {
+                let is_old = coordinator.view[i].version < self.objects[i].surprise;
+                coordinator.seen[i] && !coordinator.listed[i] && is_old
+            })
+        })
+    }
+
     /// From now on everything works, and the observers report this.
     pub fn end_faults(&mut self, verdict: CombinedVerdict, rules: Rules) -> Checked {
         self.left = Budget::default();
@@ -25,7 +42,11 @@ impl ModelState {
             self.converge(c);
         }
         for c in 0..2 {
-            self.coordinators[c].view = self.objects.clone();
+            for i in 0..2 {
+                if self.coordinators[c].listed[i] {
+                    self.coordinators[c].view[i] = self.objects[i].clone();
+                }
+            }
             self.coordinators[c].cluster = self.allowed;
         }
         self.reconcile(rules);

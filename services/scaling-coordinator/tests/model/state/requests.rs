@@ -61,7 +61,9 @@ impl ModelState {
     fn read(&mut self, c: usize, i: usize, rules: Rules) {
         if rules.reads {
             self.coordinators[c].view[i] = self.objects[i].clone();
-            self.coordinators[c].read[i] = true;
+            // What one learns after it has lost the shoot is not kept.
+            self.coordinators[c].read[i] = self.coordinators[c].acts;
+            self.coordinators[c].seen[i] = true;
         }
     }
 
@@ -155,6 +157,7 @@ impl ModelState {
         // It will list everything before it acts again; until then it does not matter what it saw.
         let coordinator = &mut self.coordinators[c];
         (coordinator.view, coordinator.cluster, coordinator.lists) = (self.first.clone(), true, true);
+        (coordinator.listed, coordinator.seen) = (rules.listed(), rules.listed());
         if !rules.durable {
             self.objects.iter_mut().for_each(|object| object.recorded = None);
         }
