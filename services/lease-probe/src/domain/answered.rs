@@ -24,10 +24,6 @@ pub(super) const RENEWS_WITHIN_INTERVALS: f64 = 1.25;
 /// shorter. Source: component-helpers, `apimachinery/lease/controller.go`.
 const WAY_BACK: Duration = Duration::from_secs(10);
 
-/// The longest pause of a kubelet between two tries (`maxBackoff`, same source). Pauses double, so after an outage they
-/// are no longer than that. An API server that is up for a shorter time may be gone before a kubelet tries again.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(7);
-
 /// The answered time of one API server.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AnsweredTime {
@@ -51,14 +47,6 @@ pub struct AnsweredTime {
     fell_silent: bool,
     // The last span had an outage, however short.
     blipped: bool,
-    // The total at the end of the last outage.
-    up_from: Duration,
-    // The longest pause of a kubelet after the last outage.
-    backoff: Duration,
-    // Before that outage, the API server was up for less than the pause after the one before.
-    was_brief: bool,
-    // The time that it was up until an outage in the last span, if kubelets need not have noticed.
-    unnoticed: Duration,
 }
 
 /// The answered time at a renewal, or when a lease was first observed.
@@ -87,7 +75,6 @@ impl AnsweredTime {
         let (away, silent) = (self.away_since.take(), std::mem::take(&mut self.fell_silent));
         let (before, grown) = (std::mem::replace(&mut self.revision, revision), self.grown);
         self.before = self.now;
-        self.unnoticed = Duration::ZERO;
         if revision != before || self.last.is_none() {
             self.grown = sent;
         }
@@ -119,16 +106,6 @@ impl AnsweredTime {
             self.now.total += self.unconfirmed;
         }
         self.from = sent;
-        if let Some(since) = away {
-            let up = self.now.total.saturating_sub(self.up_from);
-            self.up_from = self.now.total;
-            // WAY_BACK allows for one such time. After another one, kubelets may still be on their way.
-            let is_brief = up < self.backoff;
-            self.backoff = sent.since(since).min(LONGEST_BACKOFF);
-            if std::mem::replace(&mut self.was_brief, is_brief) && is_brief {
-                self.unnoticed = up;
-            }
-        }
         self.now.outages = self.now.outages.saturating_add(away.is_some().into());
         self.now.silences = self.now.silences.saturating_add(silent.into());
     }
@@ -186,9 +163,9 @@ impl AnsweredTime {
         self.reached_at(mark, proof(renew_interval) + extra)
     }
 
-    /// The mark of a lease whose kubelet was silent before the last list. If its silence was proven `before`, it stays
-    /// so: a connection that fell silent since does not explain it.
-    pub(super) fn still_silent(
+    /// The mark of a lease. If its silence was proven `before` the last list, it stays so: a connection that fell
+    /// silent since does not explain it.
+    pub(super) fn keep_proven(
         &self,
         mark: AnsweredMark,
         renew_interval: Duration,
@@ -200,10 +177,7 @@ impl AnsweredTime {
                 silences: self.now.silences,
                 ..mark
             },
-            false => AnsweredMark {
-                total: (mark.total + self.unnoticed).min(self.now.total),
-                ..mark
-            },
+            false => mark,
         }
     }
 
@@ -323,40 +297,6 @@ mod tests {
             at(36.5),
             "connections of kubelets may be dead"
         );
-    }
-
-    /// When silence is proven, as seen from the beginning of the last of `lives` times of that many seconds, between
-    /// which the API server was away.
-    fn proven_in(lives: u32, seconds: f64, away: f64) -> f64 {
-        let mut answered = AnsweredTime::default();
-        record(&mut answered, 0.0, 1);
-        let mut mark = answered.now();
-        let mut began = 0.0;
-        for life in 1..lives {
-            answered.note_outage(at(began + seconds), false);
-            began += seconds + away;
-            let before = answered;
-            record(&mut answered, began, 2 * u64::from(life));
-            mark = answered.still_silent(mark, R, &before);
-        }
-        let proven = answered.proven_at(mark, R);
-        proven.since(at(began)).as_secs_f64()
-    }
-
-    /// A container in a restart loop: a kubelet that pauses for 7 s may miss each time that it is up.
-    #[test]
-    fn brief_lives_of_an_api_server_do_not_add_up() {
-        assert_eq!(
-            proven_in(7, 6.0, 34.0),
-            10.5,
-            "only before and after the first outage"
-        );
-        assert_eq!(
-            proven_in(7, 7.5, 34.0),
-            0.0,
-            "some try of a kubelet falls in each"
-        );
-        assert_eq!(proven_in(7, 4.5, 4.0), 0.0, "its pauses have not grown as long");
     }
 
     #[test]

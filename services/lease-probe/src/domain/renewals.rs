@@ -88,7 +88,7 @@ impl Renewals {
         for known in self.nodes.values_mut() {
             known.mark = self
                 .answered
-                .still_silent(known.mark, known.renew_interval, &before);
+                .keep_proven(known.mark, known.renew_interval, &before);
         }
         let latency = list.received.since(list.sent);
         let usual = 2 * std::mem::replace(&mut self.latency, latency);
