@@ -35,7 +35,7 @@ pub struct Rules {
     pub checked: bool,
     /// The list of this resource is refused; none if all are listed.
     pub unlisted: Option<usize>,
-    /// What was read of a resource that is not listed counts for one loss of one leader.
+    /// A read of a resource that is not listed counts for one loss of one leader.
     pub forgets: bool,
     /// The protected state is in the API server; otherwise a crash loses the recorded counts.
     pub durable: bool,
@@ -92,7 +92,7 @@ pub struct Budget {
 }
 
 impl Rules {
-    /// Which objects a new process lists.
+    /// True for the objects that a new process lists.
     pub fn listed(self) -> [bool; 2] {
         [0, 1].map(|i| self.unlisted != Some(i))
     }
