@@ -78,7 +78,7 @@ impl<T: PartialEq> ObjectIndex<T> {
         self.seen_unlisted.clear();
     }
 
-    /// What was seen of a shoot without a list counts no longer.
+    /// Forgets the object of a shoot that was seen without a list.
     pub(crate) fn forget_unlisted(&mut self, shoot: &str) {
         self.seen_unlisted.remove(shoot);
     }

@@ -140,7 +140,7 @@ impl Resources {
         self.change(reference, |watched| watched.objects.read(shoot, before, found));
     }
 
-    /// What reads have shown of a shoot's resources that are not listed counts no longer.
+    /// Forgets the resources of a shoot that reads have shown and that are not listed.
     pub(crate) fn forget_unlisted(&self, shoot: &str) {
         let mut watched = self.watched.write();
         let watched = watched.iter_mut();
