@@ -35,8 +35,8 @@ impl ProgramPods {
         pods.filter(|pod| is_ready(pod)).count()
     }
 
-    /// The names of the Pods that can be asked, the ready ones first. The others may know less; where none is ready,
-    /// what they know and why they are not ready is what people look for.
+    /// The names of the Pods that can be asked, the ready ones first, because the others may know less. Where none is
+    /// ready, the others explain why.
     pub(crate) fn answering(&self) -> Vec<String> {
         let pods = self.pods.iter().filter_map(Item::ok);
         let mut answering: Vec<&Pod> = pods.filter(|pod| is_answering(pod)).collect();
