@@ -37,8 +37,9 @@ pub(crate) struct ProgramSummary {
 }
 
 impl ProgramDialer {
-    /// The answer of a program, printable, or why there is none. A replica that cannot be reached, or that refuses
-    /// another connection of the certificate, which people share, is passed over.
+    /// The answer of a program, printable, or why there is none. A replica that cannot be reached or cannot answer now is
+    /// passed over, because it drains or has just started, and so is one that refuses another connection of the
+    /// certificate, which people share.
     pub(crate) async fn ask<R>(&self, program: Program, request: R) -> Result<R::Answer, CommandError>
     where
         R: UnaryRequest<Answer: Message + Name + Default> + Clone,
@@ -54,8 +55,9 @@ impl ProgramDialer {
                 Err(status) => status,
             };
             let error = CommandError::of_status(program.as_str(), &status);
-            // Only a connection that fails has a source.
-            if status.source().is_none() && status.code() != Code::ResourceExhausted {
+            // Only a connection that fails has a source, whatever its code.
+            let another_may_answer = matches!(status.code(), Code::ResourceExhausted | Code::Unavailable);
+            if status.source().is_none() && !another_may_answer {
                 return Err(error);
             }
             self.pass_over(program, &replica);

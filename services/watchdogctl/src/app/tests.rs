@@ -524,32 +524,33 @@ async fn check_finds_what_is_wrong_with_each_replica() {
     .await;
 }
 
-/// People share a certificate, and a replica takes few connections of one.
+/// People share a certificate, and a replica takes few connections of one. In a rollout, one that drains still listens.
 #[tokio::test]
-async fn a_replica_that_refuses_another_connection_is_passed_over() {
-    let mut replicas = [start(incident()).await, start(incident()).await];
-    // In the order in which they are asked.
-    replicas.sort_by_key(|(_, server, _)| server.address.parse::<SocketAddr>().unwrap());
-    let [(first, one, _), (second, other, _)] = replicas;
-    let options = format!(
-        "--insecure-plaintext --lease-probe {},{}",
-        one.address, other.address
-    );
-    let full = || {
-        Some(Status::resource_exhausted(
-            "you already have 8 connections to this replica",
-        ))
-    };
-    first.answers().refusal = full();
-    assert_parts(&shown(&format!("{options} verdicts")).await, &[CUT_OFF]);
-    second.answers().refusal = full();
-    let line = format!("{options} verdicts");
-    fails(
-        &line,
-        3,
-        "you already have 8 connections to this replica\n  the replica serves too many",
-    )
-    .await;
+async fn a_replica_that_refuses_more_or_drains_is_passed_over() {
+    let full = Status::resource_exhausted("you already have 8 connections to this replica");
+    for (refusal, shown_for_all) in [
+        (
+            full,
+            "8 connections to this replica\n  the replica serves too many",
+        ),
+        (
+            Status::unavailable("this replica is draining"),
+            "this replica is draining",
+        ),
+    ] {
+        let mut replicas = [start(incident()).await, start(incident()).await];
+        // In the order in which they are asked.
+        replicas.sort_by_key(|(_, server, _)| server.address.parse::<SocketAddr>().unwrap());
+        let [(first, one, _), (second, other, _)] = replicas;
+        let line = format!(
+            "--insecure-plaintext --lease-probe {},{} verdicts",
+            one.address, other.address
+        );
+        first.answers().refusal = Some(refusal.clone());
+        assert_parts(&shown(&line).await, &[CUT_OFF]);
+        second.answers().refusal = Some(refusal);
+        fails(&line, 3, shown_for_all).await;
+    }
 }
 
 #[tokio::test]
