@@ -154,16 +154,14 @@ const fn keeps_level_open(step: &ResourceStep, runs: bool) -> bool {
 
 fn hold(dependents: &[Dependent]) -> NextStep {
     let resources = dependents.iter().map(|dependent| {
-        let (state, message) = if dependent
-            .observed
-            .seen()
-            .is_some_and(ObservedResource::is_ignored)
-        {
-            (ResourceState::Ignored, "it carries ignore-scaling")
-        } else if dependent.observed.seen().is_none() && dependent.config.optional {
-            (ResourceState::Absent, "it is optional and absent")
-        } else {
-            (ResourceState::Pending, "nothing to do while holding")
+        let (state, message) = match &dependent.observed {
+            Observed::Present(seen) if seen.is_ignored() => {
+                (ResourceState::Ignored, "it carries ignore-scaling")
+            }
+            Observed::Absent | Observed::Deleting if dependent.config.optional => {
+                (ResourceState::Absent, "it is optional and absent")
+            }
+            _ => (ResourceState::Pending, "nothing to do while holding"),
         };
         progress(dependent, None, state, message.to_owned(), None, None)
     });

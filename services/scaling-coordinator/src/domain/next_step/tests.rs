@@ -106,6 +106,12 @@ fn an_initial_delay_does_not_count_without_work() {
 fn while_holding_only_an_optional_resource_is_absent() {
     let mut bench = Bench::new(Observed::Absent, seen(1, 1), Observed::Absent);
     assert_eq!(bench.steps(None), "Pending Pending Absent");
+    bench.forget("ca");
+    assert_eq!(
+        bench.steps(None),
+        "Pending Pending Pending",
+        "it may exist and was not listed"
+    );
 }
 
 #[test]
