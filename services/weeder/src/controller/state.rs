@@ -38,6 +38,9 @@ pub(crate) struct WeederState {
     config: Arc<WeederConfig>,
     slices: BTreeMap<NamespacedName, Slice>,
     pods: BTreeMap<NamespacedName, KnownPod>,
+    /// By UID, when pods were kept back in mode observe. For the recoveries until then they count as deleted, also when
+    /// their containers run for a moment and crash again.
+    kept_back: BTreeMap<String, UnixTime>,
     pub(crate) services: StreamStore<NamespacedName, ServiceState>,
     pub(crate) weeders: StreamStore<NamespacedName, Weeder>,
     /// The namespaces in which something may have to be done.
@@ -55,8 +58,6 @@ struct KnownPod {
     /// When it may be deleted; none if it was taken for a recovery and nothing failed. A hint that saves requests: the
     /// preconditions of a deletion keep it from being done twice.
     not_before: Option<UnixTime>,
-    /// The services for whose recovery it is recorded that it is left alone.
-    left_alone_for: BTreeSet<Arc<str>>,
     /// Failed deletions in a row.
     failures: u32,
 }
@@ -88,6 +89,7 @@ impl WeederState {
             config,
             slices: BTreeMap::new(),
             pods: BTreeMap::new(),
+            kept_back: BTreeMap::new(),
             services: StreamStore::new(),
             weeders: StreamStore::new(),
             queue: Arc::default(),
@@ -132,6 +134,8 @@ impl WeederState {
 
     /// Starts, ends and forgets the weeders whose time it is, and queues what is due.
     pub(crate) fn tick(&mut self, now: UnixTime) {
+        let watch_duration = self.config.watch_duration;
+        self.kept_back.retain(|_, at| now <= at.after(watch_duration));
         for (key, weeder) in self.weeders.snapshot() {
             if weeder.is_outdated(now) {
                 self.weeders.remove(&key);
@@ -273,7 +277,6 @@ impl WeederState {
                 tracing::info!(%since, found_ready, "service recovered; weeder started");
                 for (_, known) in in_namespace_mut(&mut self.pods, &key.namespace) {
                     known.not_before.get_or_insert(now);
-                    known.left_alone_for.remove(&key.name);
                 }
             }
             Some(phase) => {
@@ -334,7 +337,6 @@ impl WeederState {
                     pod: pod.clone(),
                     seen_at: now,
                     not_before: Some(now),
-                    left_alone_for: BTreeSet::new(),
                     failures: 0,
                 });
             self.pods.insert(pod.key.clone(), KnownPod { pod, ..known });
@@ -368,9 +370,11 @@ impl WeederState {
         weeders: &[(NamespacedName, Arc<Weeder>)],
         now: UnixTime,
     ) -> Option<Deletion> {
+        let kept_back = self.kept_back.get(&known.pod.uid);
         let deletes = |(service, weeder): &&(NamespacedName, Arc<Weeder>)| {
             let decision = weeder.decide(&known.pod, &service.name, &self.config, now);
-            decision == PodDecision::Delete
+            let is_kept_back = kept_back.is_some_and(|at| weeder.recovery.at <= *at);
+            decision == PodDecision::Delete && !is_kept_back
         };
         let (service, weeder) = weeders.iter().find(deletes)?;
         Some(Deletion {
@@ -401,6 +405,9 @@ impl WeederState {
             known.failures = known.failures.saturating_add(1);
             known.not_before = Some(now.after(result.pause(known.failures)));
         }
+        if *result == DeletionResult::KeptBack {
+            self.kept_back.insert(deletion.pod.uid.clone(), now);
+        }
         if matches!(result, DeletionResult::Throttled(_)) {
             // It would refuse the others too.
             self.throttled_until = self.throttled_until.max(now.after(result.pause(1)));
@@ -420,7 +427,7 @@ impl WeederState {
         for (service, weeder) in self.weeders_in(namespace) {
             let (mut weeder, mut has_changed) = (Weeder::clone(&weeder), false);
             let _span = weeder_span(&service).entered();
-            for (key, known) in in_namespace_mut(&mut self.pods, namespace) {
+            for (key, known) in in_namespace(&self.pods, namespace) {
                 let (pod, name) = (&known.pod, &*key.name);
                 if weeder.judge_by(pod) {
                     has_changed = true;
@@ -433,10 +440,9 @@ impl WeederState {
                 }
                 if known.not_before.is_some()
                     && let PodDecision::Keep(reason) = weeder.decide(pod, &service.name, &self.config, now)
-                    && known.left_alone_for.insert(service.name.clone())
+                    && weeder.leave_alone(pod, reason, now)
                 {
                     has_changed = true;
-                    weeder.leave_alone(pod, reason, now);
                     metrics::LEFT_ALONE.inc(reason);
                     let reason = reason.as_str();
                     tracing::info!(pod = name, reason, "crash-looping pod left alone");

@@ -1,7 +1,7 @@
 //! A recovery and what was done for it, as the API shows it. Nothing is decided by it, except that a service that comes
 //! and goes waits.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub(crate) struct Weeder {
     pub(crate) deletions: VecDeque<PodDeletion>,
     /// The latest pods that were left alone, oldest first.
     pub(crate) left_alone: VecDeque<LeftAlone>,
+    /// The UIDs of all pods that were left alone: each is recorded once, however often its containers crash.
+    left_alone_uids: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,6 +90,7 @@ impl Weeder {
             deleted: 0,
             deletions: VecDeque::new(),
             left_alone: VecDeque::new(),
+            left_alone_uids: BTreeSet::new(),
         }
     }
 
@@ -188,9 +191,14 @@ impl Weeder {
         )
     }
 
-    pub(crate) fn leave_alone(&mut self, pod: &Arc<Pod>, reason: KeepReason, now: UnixTime) {
-        let pod = pod.clone();
-        push(&mut self.left_alone, LeftAlone { pod, reason, at: now });
+    /// Records a pod that is left alone. True the first time.
+    pub(crate) fn leave_alone(&mut self, pod: &Arc<Pod>, reason: KeepReason, now: UnixTime) -> bool {
+        let is_first = self.left_alone_uids.insert(pod.uid.clone());
+        if is_first {
+            let pod = pod.clone();
+            push(&mut self.left_alone, LeftAlone { pod, reason, at: now });
+        }
+        is_first
     }
 
     /// A deletion was useless if the pod's controller replaced the deleted pod by this one, and it crashed within a

@@ -464,6 +464,35 @@ fn a_pod_that_is_left_alone_is_reported_once_however_many_there_are() {
     assert_eq!(revision(&state), after);
 }
 
+/// Between two crashes a container runs for a moment, and its pod is in no crash loop.
+#[test]
+fn a_pod_that_crashes_again_is_recorded_once_for_each_recovery() {
+    let mut state = recovered();
+    let deletion = state.take("shoot", at(100)).unwrap();
+    state.answered(&deletion, &DeletionResult::KeptBack, at(100));
+    for second in [110, 120, 399] {
+        for (name, created) in [("kube-apiserver", 1), ("young", 101)] {
+            let pod = crashing(name, "apiserver", created, 60);
+            state.pod(WatchUpdate::Removed(pod.key.clone()), second);
+            state.crash(pod, second);
+        }
+        assert!(!state.is_due(second), "it is kept back");
+        state.review("shoot", at(second));
+    }
+    let weeder = state.weeder();
+    let left_alone: Vec<&str> = weeder.left_alone.iter().map(|left| &*left.pod.key.name).collect();
+    assert_eq!((weeder.deleted, left_alone), (1, vec!["young"]));
+
+    state.slice(slice("etcd", false, 400, 90), 400);
+    state.slice(slice("etcd", true, 401, 91), 401);
+    assert_eq!(state.delete_all(401), ["kube-apiserver", "young"]);
+    state.tick(at(2_000));
+    assert!(
+        state.kept_back.is_empty(),
+        "nothing is remembered for no recovery"
+    );
+}
+
 proptest! {
     /// However many pods crash in a namespace, it has one turn for each turn of every other.
     #[test]
