@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
-use watchdog_proto::stream::v1::Scope;
+use watchdog_proto::stream::v1::{Completeness, Scope};
 use watchdog_proto::weeder::v1 as pb;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederService;
 use watchdog_runtime::request::{self, PageRequest};
@@ -54,19 +54,14 @@ impl WeederService for WeederApi {
     ) -> Result<Response<pb::GetEndpointReadinessResponse>, Status> {
         let key = service_key(request.into_inner().key)?;
         let answer = self.readiness.get(&key).await;
-        let is_certain = { answer.completeness.as_ref() }.is_some_and(|completeness| completeness.complete);
+        let completeness = answer.completeness.as_ref();
         let readiness = answer.item.ok_or_else(|| {
-            let NamePair(namespace, service) = &key;
-            if is_certain {
+            absent(&key, completeness, |service| {
                 let message = format!(
-                    "the Service {service} in {namespace} has no slices, or is not configured: list the services that \
-                     are known"
+                    "{service} has no slices, or is not configured: list the services that are known"
                 );
                 error(ErrorReason::ServiceNotFound, message)
-            } else {
-                let message = format!("nothing is known of the Service {service} in {namespace} yet: try again in 1 s");
-                error(ErrorReason::NotReported, message)
-            }
+            })
         })?;
         Ok(Response::new(pb::GetEndpointReadinessResponse {
             readiness: Some(readiness),
@@ -104,13 +99,14 @@ impl WeederService for WeederApi {
     ) -> Result<Response<pb::GetWeederResponse>, Status> {
         let key = service_key(request.into_inner().key)?;
         let answer = self.weeders.get(&key).await;
+        let completeness = answer.completeness.as_ref();
         let weeder = answer.item.ok_or_else(|| {
-            let NamePair(namespace, service) = &key;
-            let message = format!(
-                "there is no weeder for the Service {service} in {namespace}: it has not become ready recently, or \
-                 is not configured"
-            );
-            error(ErrorReason::WeederNotFound, message)
+            absent(&key, completeness, |service| {
+                let message = format!(
+                    "there is no weeder for {service}: it has not become ready recently, or is not configured"
+                );
+                error(ErrorReason::WeederNotFound, message)
+            })
         })?;
         Ok(Response::new(pb::GetWeederResponse {
             weeder: Some(weeder),
@@ -170,6 +166,20 @@ impl WeederService for WeederApi {
             }),
         }))
     }
+}
+
+/// The error of an answer about a service without an item: `if_certain`, if the answer lacks nothing.
+fn absent(
+    NamePair(namespace, service): &NamePair,
+    completeness: Option<&Completeness>,
+    if_certain: impl FnOnce(&str) -> Status,
+) -> Status {
+    let service = format!("the Service {service} in {namespace}");
+    if completeness.is_some_and(|completeness| completeness.complete) {
+        return if_certain(&service);
+    }
+    let message = format!("nothing is known of {service} yet: try again in 1 s");
+    error(ErrorReason::NotReported, message)
 }
 
 /// The key of the one service that a request asks for.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use tonic::Code;
 use tonic_types::StatusExt as _;
 use watchdog_proto::weeder::v1 as pb;
+use watchdog_test_support::in_process::{self, eventually};
 
 use crate::seed::Seed;
 
@@ -69,6 +70,31 @@ async fn one_service_is_found_by_its_name_and_all_are_counted() {
         (12, 11, "weeder-0")
     );
     assert!(answer.completeness.unwrap().complete);
+}
+
+/// A leader that cannot list the slices knows of no recovery, which does not mean that there is none.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_not_known_yet_is_not_reported_as_absent() {
+    let seed = Seed::new().await;
+    seed.recover("shoot", "etcd");
+    seed.api.deny(in_process::rule(&["list"], &["endpointslices"]));
+    let weeder = seed.start("weeder-0").await;
+    eventually("it leads", || seed.leader().is_some()).await;
+    let mut client = weeder.client.clone();
+    let key = Some(pb::ServiceKey {
+        namespace: "shoot".to_owned(),
+        service: "etcd".to_owned(),
+    });
+    let (of_weeder, of_service) = (
+        client.get_weeder(pb::GetWeederRequest { key: key.clone() }).await,
+        client
+            .get_endpoint_readiness(pb::GetEndpointReadinessRequest { key })
+            .await,
+    );
+    for status in [of_weeder.unwrap_err(), of_service.unwrap_err()] {
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+        assert_eq!(status.get_details_error_info().unwrap().reason, "NOT_REPORTED");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
