@@ -12,7 +12,8 @@
 // 1. It starts with one `upsert` for every item that exists, followed by one `snapshot_complete`. A client collects the
 //    upserts and, at `snapshot_complete`, replaces its previous state with them. An item that is not in the snapshot no
 //    longer exists, unless `completeness` says that a replica is missing. In that case, keep the last known state of
-//    such items.
+//    such items. Once no replica is missing, the server closes the stream with UNAVAILABLE: the snapshot of the next
+//    stream shows which of them are gone.
 // 2. Then every change follows as `upsert` or `removed`. Changes to one key that come faster than the client reads
 //    are merged: the client sees the latest state, not each one in between. The server does not close the stream of a
 //    slow reader, and it may send an item of the snapshot once more after the snapshot.

@@ -112,11 +112,12 @@ impl<M: StreamItem> SeedView<M> {
         let encode = move |message: Message<M::Key, Arc<TimedItem<M>>>| {
             match &message.event {
                 Event::SnapshotComplete { completeness, .. } => sent_incomplete = !completeness.complete,
-                // Followers must learn when this replica has all of its items, and a stream has one snapshot only.
+                // Followers kept what the snapshot lacked. Only another one shows what of that is gone, and a stream
+                // has one snapshot only.
                 Event::Heartbeat {
                     completeness: Some(now),
-                } if scope == pb::Scope::Replica && sent_incomplete && now.complete => {
-                    let why = "this replica has only now received all of its items: connect again";
+                } if sent_incomplete && now.complete => {
+                    let why = "the snapshot of this stream lacked items, and now none is missing: connect again";
                     return Err(error(ErrorReason::SnapshotIncomplete, why));
                 }
                 Event::Heartbeat { .. } | Event::Upsert(..) | Event::Removed(_) => {}

@@ -293,6 +293,27 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
     assert_eq!(change.outcome(), probe::Outcome::LeasesExpired);
 }
 
+/// A follower keeps the items that an incomplete snapshot lacks. Some of them may be gone.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_began_without_a_replica_ends_when_none_is_missing() {
+    let (view, peers) = view();
+    let a: Arc<str> = "a".into();
+    fill(&view);
+    peers.on_join(&a);
+    peers.on_listed();
+    let mut stream = open(&view, pb::Scope::Seed);
+    assert!(matches!(next(&mut stream).await, PbEvent::Heartbeat(_)));
+    assert_eq!(whole(&mut stream).await, (Vec::new(), missing(&["a"])));
+    peers.on_join(&"b".into());
+    peers.on_update(&a, snapshot(&["one"], "a", COMPLETE));
+    assert!(matches!(next(&mut stream).await, PbEvent::Upsert(_)));
+    peers.on_leave(&"b".into());
+    let end = stream.next().await.unwrap().unwrap_err();
+    assert_eq!(end.code(), tonic::Code::Unavailable);
+    let mut again = open(&view, pb::Scope::Seed);
+    assert_eq!(whole(&mut again).await, (vec!["one".to_owned()], COMPLETE));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_local_stream_that_began_too_early_ends_when_the_replica_has_its_items() {
     let (view, _) = view();
