@@ -116,10 +116,14 @@ impl WeederState {
             .filter(|key| !is_named(&key.name))
             .for_each(|key| self.services.remove(&key));
         for (key, weeder) in self.weeders.snapshot() {
+            let mut weeder = Weeder::clone(&weeder);
             if !is_named(&key.name) {
+                if weeder.is_live() {
+                    weeder.phase = Phase::Cancelled;
+                    report_end(&key, &weeder);
+                }
                 self.weeders.remove(&key);
             } else if weeder.is_live() {
-                let mut weeder = Weeder::clone(&weeder);
                 weeder.recovery.configure(&config);
                 self.weeders.upsert(key, weeder);
             }

@@ -117,7 +117,8 @@ impl<M: StreamItem> SeedView<M> {
                 Event::Heartbeat {
                     completeness: Some(now),
                 } if sent_incomplete && now.complete => {
-                    let why = "the snapshot of this stream lacked items, and now none is missing: connect again";
+                    let why =
+                        "the snapshot of this stream lacked items, and now none is missing: connect again";
                     return Err(error(ErrorReason::SnapshotIncomplete, why));
                 }
                 Event::Heartbeat { .. } | Event::Upsert(..) | Event::Removed(_) => {}

@@ -4,7 +4,10 @@ use std::time::Duration;
 use futures::FutureExt;
 use proptest::prelude::*;
 use watchdog_api::config::UnknownFields;
+use watchdog_runtime::args::LogFormat;
+use watchdog_runtime::telemetry;
 use watchdog_runtime::work_queue::WorkItem;
+use watchdog_test_support::in_process::CapturedOutput;
 
 use super::*;
 use crate::domain::fixtures::{at, config, crashing, slice};
@@ -254,6 +257,22 @@ fn a_recovery_goes_on_when_the_configuration_changes() {
     none.services.clear();
     state.configure(Arc::new(none));
     assert_eq!(state.crashing_pods(), 0);
+}
+
+#[test]
+fn the_end_of_a_weeder_is_reported_when_its_service_is_no_longer_configured() {
+    let mut state = recovered();
+    let log = CapturedOutput::default();
+    let writer = log.clone();
+    let (subscriber, _) = telemetry::subscriber(LogFormat::Json, "info", move || writer.clone()).unwrap();
+    let mut without = config();
+    without.services.remove("etcd");
+    tracing::subscriber::with_default(subscriber, || state.configure(Arc::new(without)));
+    let log = log.text();
+    assert!(
+        log.contains("weeder ended") && log.contains("\"how\":\"cancelled\""),
+        "{log}"
+    );
 }
 
 #[test]
