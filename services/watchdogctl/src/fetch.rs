@@ -65,7 +65,8 @@ impl ProgramDialer {
         }
     }
 
-    /// All pages as one answer, which is the last of them with the items of all.
+    /// All pages as one answer, which is the last of them with the items of all. If a page lacks something, so does the
+    /// answer.
     pub(crate) async fn all_pages<R>(
         &self,
         program: Program,
@@ -75,11 +76,14 @@ impl ProgramDialer {
         R: ListRequest<Answer: Message + Name + Default>,
     {
         let (mut items, mut pages, mut page_token) = (Vec::new(), 0, String::new());
+        let mut incomplete: Option<Completeness> = None;
         loop {
             request.set_page(MAX_PAGE_SIZE, page_token);
             let mut page: ItemPage<R::Item> = self.ask(program, request.clone()).await?.into();
             items.append(&mut page.items);
             page_token = take(&mut page.next_page_token);
+            incomplete = incomplete.or_else(|| page.completeness.take_if(|one| !one.complete));
+            page.completeness = incomplete.clone().or(page.completeness);
             pages += 1;
             if page_token.is_empty() || pages == MAX_PAGES {
                 return Ok(ItemPage { items, ..page }.into());

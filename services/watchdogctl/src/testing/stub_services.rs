@@ -17,7 +17,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use watchdog_client::item::Keyed as _;
-use watchdog_client::message::{Event, Message};
+use watchdog_client::message::{COMPLETE, Event, Message};
 use watchdog_client::wire::{ItemPage, WatchResponse};
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
 use watchdog_proto::probe::v1::*;
@@ -189,7 +189,7 @@ impl Answers {
         })
     }
 
-    /// A page of the items that a filter lets through.
+    /// A page of the items that a filter lets through. The replicas that are missing answer before the second page.
     fn page<T: Clone>(
         &self,
         items: &[T],
@@ -210,7 +210,11 @@ impl Answers {
             next_page_token,
             total_size: i32::try_from(found.len()).unwrap(),
             position: position(),
-            completeness: self.completeness(),
+            completeness: if start == 0 {
+                self.completeness()
+            } else {
+                Some(COMPLETE)
+            },
         }
     }
 }
