@@ -85,8 +85,8 @@ impl Merge {
         tokio::join!(follow, self.view.fill(&own.is_filled), self.tidy());
     }
 
-    /// Drops what was left behind once its time is over or the shoot is gone, and publishes the renewals that are due,
-    /// all at once: to wake every subscriber for each of them costs more than to send them.
+    /// Drops what was left behind once its time is over or the shoot is gone, replaces what is not valid any more, and
+    /// publishes the renewals that are due, all at once: to wake every subscriber for each of them costs more than to send them.
     pub(super) async fn tidy(&self) {
         let mut ticks = tokio::time::interval(TIDY_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -96,7 +96,8 @@ impl Merge {
             let states = self.view.replicas.borrow().states.clone();
             let is_lost = |replica: &str| states.get(replica) == Some(&PeerState::Outdated);
             self.view.reports.lock().retain(|shoot, reports| {
-                if reports.tidy(now, || (self.exists)(shoot), is_lost) || reports.renewal_is_due(now) {
+                let is_tidied = reports.tidy(now, || (self.exists)(shoot), is_lost);
+                if is_tidied || reports.renewal_is_due(now) || reports.has_successor(now) {
                     self.publish(shoot, reports, now);
                 }
                 !reports.is_empty()

@@ -125,15 +125,15 @@ impl Reports {
     }
 
     /// The report that counts: that of the newest list, and of two on the same list the newest one. A provisional one,
-    /// or one whose validity is over, only if there is no other. Of two witnesses that say the same, the one whose
+    /// or one that is not valid, only if there is no other; of those the newest one, because a shoot that is skipped is
+    /// not listed. Of two witnesses that say the same, the one whose
     /// report counted before goes on until half of its validity is over: readers get it once.
     pub(super) fn newest(&mut self, now: Instant) -> Option<&VerdictReport> {
         let reported = self.by_replica.iter().map(|(of, report)| (Some(of), report));
         let left_behind = self.left_behind.iter().map(|(report, _)| (None, report));
         let rank = |report: &VerdictReport| {
-            let is_valid = now < valid_until(report);
-            let settled = !is_provisional(report);
-            (settled, is_valid, report.item.list_revision, report.set_at)
+            let valid_list = Some(report.item.list_revision).filter(|_| now < valid_until(report));
+            (!is_provisional(report), valid_list, report.set_at)
         };
         let (of, newest) = reported
             .chain(left_behind)
@@ -148,6 +148,14 @@ impl Reports {
         }
         self.shown = of.cloned();
         Some(newest)
+    }
+
+    /// Returns true if the validity of the report that counted last is over, and another one counts now.
+    pub(super) fn has_successor(&mut self, now: Instant) -> bool {
+        let before = self.shown.clone();
+        let counted = self.by_replica.iter().find(|(of, _)| Some(of) == before.as_ref());
+        let is_over = counted.is_some_and(|(_, report)| valid_until(report) <= now);
+        is_over && self.newest(now).is_some() && self.shown != before
     }
 
     /// Notes a report that subscribers are sent now. They need the next one when half of its validity is over.
@@ -306,6 +314,30 @@ mod tests {
             (Outcome::ApiServerUnreachable, 0),
             "that is no longer valid"
         );
+    }
+
+    /// A hibernated shoot is skipped without a list and without a validity. A replica that is not heard any more does
+    /// not hide that with the last list that it made.
+    #[tokio::test]
+    async fn of_two_reports_that_are_not_valid_the_newest_counts() {
+        let (lost, other): (Arc<str>, Arc<str>) = ("lost".into(), "other".into());
+        let start = Instant::now();
+        let mut healthy = report(Healthy, start, 10);
+        Arc::make_mut(&mut healthy.item).list_revision = 70;
+        let mut skipped = report(Outcome::Skipped, start, 20);
+        Arc::make_mut(&mut skipped.item).valid_for = None;
+        let mut of = Reports::default();
+        of.upsert(&lost, healthy);
+        of.upsert(&other, skipped);
+        let shown = |of: &mut Reports, second| of.newest(start + SECOND * second).unwrap().item.outcome();
+        assert_eq!(shown(&mut of, 49), Healthy, "it is valid");
+        assert_eq!(shown(&mut of, 50), Outcome::Skipped);
+        // Nor does one that skipped the shoot hide that it was probed afterwards.
+        of.upsert(&other, report(Outcome::ApiServerUnreachable, start, 30));
+        let mut skipped = report(Outcome::Skipped, start, 5);
+        Arc::make_mut(&mut skipped.item).valid_for = None;
+        of.upsert(&lost, skipped);
+        assert_eq!(shown(&mut of, 1_000), Outcome::ApiServerUnreachable);
     }
 
     #[tokio::test]

@@ -293,6 +293,43 @@ async fn a_renewal_waits_for_half_of_the_validity_and_a_change_does_not() {
     assert_eq!(change.outcome(), probe::Outcome::LeasesExpired);
 }
 
+/// The others are members, and only their streams are cut: what they reported stands, for a while.
+#[tokio::test(start_paused = true)]
+async fn a_shoot_that_was_hibernated_is_shown_as_skipped_although_another_replica_cannot_say_so() {
+    let (view, peers) = view();
+    let a: Arc<str> = "a".into();
+    fill(&view);
+    peers.on_join(&a);
+    peers.on_listed();
+    let mut probed = verdict("one", "a");
+    probed.value.valid_for = Some(wire::duration(40 * SECOND));
+    probed.value.list_revision = 70;
+    peers.on_update(&a, snapshot(&[], "a", COMPLETE));
+    peers.on_update(&a, Update::Upsert("one".to_owned(), probed));
+    let mut stream = open(&view, pb::Scope::Seed);
+    assert_eq!(whole(&mut stream).await, (vec!["one".to_owned()], COMPLETE));
+    peers.on_update(&a, Update::Lost(Failure::new(Reason::Connection, &"cut")));
+    tokio::time::sleep(SECOND).await;
+    let mut skipped = verdict("one", "me");
+    skipped.value.outcome = probe::Outcome::Skipped.into();
+    peers.on_update(&"me".into(), Update::Upsert("one".to_owned(), skipped));
+    let began = Instant::now();
+    let read = async {
+        loop {
+            if let PbEvent::Upsert(verdict) = next(&mut stream).await {
+                return verdict.outcome();
+            }
+        }
+    };
+    tokio::select! {
+        () = peers.tidy() => unreachable!("never ends"),
+        outcome = tokio::time::timeout(60 * SECOND, read) => {
+            assert_eq!(outcome.unwrap(), probe::Outcome::Skipped);
+        }
+    }
+    assert!(began.elapsed() <= 40 * SECOND, "{:?}", began.elapsed());
+}
+
 /// A follower keeps the items that an incomplete snapshot lacks. Some of them may be gone.
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_began_without_a_replica_ends_when_none_is_missing() {
