@@ -86,7 +86,8 @@ impl Merge {
     }
 
     /// Drops what was left behind once its time is over or the shoot is gone, replaces what is not valid any more, and
-    /// publishes the renewals that are due, all at once: to wake every subscriber for each of them costs more than to send them.
+    /// publishes the renewals that are due, all at once: to wake every subscriber for each of them costs more than to
+    /// send them.
     pub(super) async fn tidy(&self) {
         let mut ticks = tokio::time::interval(TIDY_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -316,7 +316,7 @@ mod tests {
         );
     }
 
-    /// A hibernated shoot is skipped without a list and without a validity. A replica that is not heard any more does
+    /// A hibernated shoot is skipped without a list and without a validity. A replica whose stream was cut does
     /// not hide that with the last list that it made.
     #[tokio::test]
     async fn of_two_reports_that_are_not_valid_the_newest_counts() {
