@@ -18,9 +18,6 @@ pub const WATCHDOGCTL: &str = "watchdogctl";
 
 /// The path of a program of this workspace: it stands in the target folder that the running test or program was
 /// itself built into (`target/<profile>/NAME`).
-///
-/// # Errors
-/// When it has not been built; the message says which command builds it.
 pub fn path(name: &str) -> anyhow::Result<PathBuf> {
     let own = env::current_exe().context("find the path of the running program")?;
     let folder = profile_folder(&own).with_context(|| format!("{} is in no target folder", own.display()))?;

@@ -39,9 +39,6 @@ pub struct Tab {
 
 impl Browser {
     /// Starts it. None where it is not installed: the test is skipped, and says so.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub async fn start(scratch: &Arc<Scratch>) -> anyhow::Result<Option<Self>> {
         let Ok(program) = tools::path(tools::CHROMIUM) else {
             eprintln!("SKIPPED: Chromium is not here; install Debian's package chromium");
@@ -70,9 +67,6 @@ impl Browser {
     }
 
     /// Opens an address in a page of this width in pixels.
-    ///
-    /// # Errors
-    /// When the browser does not do it.
     pub async fn open(&self, address: &str, width: u32) -> anyhow::Result<Tab> {
         let host = self
             .url
@@ -103,9 +97,6 @@ impl Browser {
     }
 
     /// Ends it.
-    ///
-    /// # Errors
-    /// When it does not end.
     pub async fn close(self) -> anyhow::Result<()> {
         self.process.kill_9().await.map(drop)
     }
@@ -113,9 +104,6 @@ impl Browser {
 
 impl Tab {
     /// The value of a JavaScript expression, once it is neither false nor empty nor an error.
-    ///
-    /// # Errors
-    /// When it is not within [`BOUND`].
     pub async fn until(&mut self, expression: &str) -> anyhow::Result<Value> {
         let look = LOOK.as_millis();
         let promise = format!(
@@ -141,9 +129,6 @@ impl Tab {
     }
 
     /// The value of a JavaScript expression; that of a promise when it is fulfilled.
-    ///
-    /// # Errors
-    /// When it throws.
     pub async fn evaluate(&mut self, expression: &str) -> anyhow::Result<Value> {
         let evaluate = json!({"expression": expression, "awaitPromise": true, "returnByValue": true});
         let answer = self.call("Runtime.evaluate", evaluate).await?;
@@ -154,9 +139,6 @@ impl Tab {
     }
 
     /// Presses keys, by their names in events of the keyboard.
-    ///
-    /// # Errors
-    /// When the browser does not do it.
     pub async fn press(&mut self, keys: &[&str]) -> anyhow::Result<()> {
         for key in keys {
             // Enter activates a button by the text that it enters.
@@ -170,13 +152,11 @@ impl Tab {
     }
 
     /// The addresses that the page has requested.
-    #[must_use]
     pub fn requests(&self) -> &[String] {
         &self.requests
     }
 
     /// Errors of its scripts, and what the browser refused it.
-    #[must_use]
     pub fn complaints(&self) -> &[String] {
         &self.complaints
     }

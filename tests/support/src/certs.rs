@@ -63,9 +63,6 @@ fn sign(
 
 impl Authority {
     /// Makes an authority; its certificate is written into the folder.
-    ///
-    /// # Errors
-    /// When a key cannot be made or a file not be written.
     pub fn new(scratch: &Arc<Scratch>, name: &str) -> anyhow::Result<Self> {
         let issuer = authority(name)?;
         scratch.write(&format!("{name}-ca.crt"), issuer.pem())?;
@@ -77,17 +74,11 @@ impl Authority {
     }
 
     /// Issues a certificate for both sides of a connection.
-    ///
-    /// # Errors
-    /// When a name is no DNS name, or a file cannot be written.
     pub fn issue(&self, common_name: &str, dns_names: &[&str]) -> anyhow::Result<TlsFiles> {
         self.issue_until(common_name, dns_names, LAST_YEAR)
     }
 
     /// The same for one that ran out long ago.
-    ///
-    /// # Errors
-    /// As [`Authority::issue`].
     pub fn issue_expired(&self, common_name: &str, dns_names: &[&str]) -> anyhow::Result<TlsFiles> {
         self.issue_until(common_name, dns_names, 2020)
     }
@@ -113,9 +104,6 @@ pub struct ServerCertificate {
 
 impl ServerCertificate {
     /// Makes one for these DNS names and addresses.
-    ///
-    /// # Errors
-    /// When a name is none, or a key cannot be made.
     pub fn new(authority_name: &str, names: &[&str]) -> anyhow::Result<Self> {
         let issuer = authority(authority_name)?;
         let (certificate, key) = sign(&issuer, "server", names, LAST_YEAR)?;
@@ -127,9 +115,6 @@ impl ServerCertificate {
     }
 
     /// TLS with the protocols that a kube-apiserver offers.
-    ///
-    /// # Errors
-    /// When the key cannot be used.
     pub fn tls(&self) -> anyhow::Result<Arc<ServerConfig>> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let key = PrivatePkcs8KeyDer::from(self.key.serialize_der());

@@ -26,9 +26,6 @@ pub struct Coordinator {
 
 impl Coordinator {
     /// The command line of a coordinator that listens to one lease-probe at this address.
-    ///
-    /// # Errors
-    /// When the kubeconfig cannot be written.
     pub fn command(
         scratch: &Scratch,
         identity: &str,
@@ -44,17 +41,11 @@ impl Coordinator {
     }
 
     /// Starts one and waits until it listens.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn start(command: Command, scratch: &Arc<Scratch>) -> anyhow::Result<Self> {
         Self::of(Service::start(command, scratch).await?)
     }
 
     /// Starts it again, after its process has ended.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn again(&self) -> anyhow::Result<Self> {
         Self::of(self.service.again().await?)
     }
@@ -68,9 +59,6 @@ impl Coordinator {
     }
 
     /// The state of a shoot.
-    ///
-    /// # Errors
-    /// When it does not answer, or does not know the shoot.
     pub async fn get(&self, shoot: &str) -> anyhow::Result<scaling::ShootScaling> {
         let request = scaling::GetScalingRequest {
             shoot: shoot.to_owned(),
@@ -80,9 +68,6 @@ impl Coordinator {
     }
 
     /// The states of all shoots, of which there are at most 1,000.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub async fn list(&self) -> anyhow::Result<Vec<scaling::ShootScaling>> {
         let request = scaling::ListScalingRequest {
             page_size: 1_000,
@@ -94,9 +79,6 @@ impl Coordinator {
     }
 
     /// Waits until a direction is settled.
-    ///
-    /// # Errors
-    /// When it is not within the bound.
     pub async fn until_settled(
         &self,
         shoot: &str,

@@ -38,9 +38,6 @@ pub struct CrashingControlPlane {
 
 impl CrashingControlPlane {
     /// Makes the namespace unless it is there.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
     pub async fn new(seed: &Client, namespace: &str) -> anyhow::Result<Self> {
         create_namespace(seed, namespace).await?;
         Ok(Self {
@@ -52,9 +49,6 @@ impl CrashingControlPlane {
     }
 
     /// etcd becomes ready or not: as an EndpointSlice if the seed serves it, else as Endpoints.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
     pub async fn set_ready(&self, is_ready: bool) -> anyhow::Result<()> {
         let now = Timestamp::from_second(Timestamp::now().as_second())?;
         let annotations = json!({ TRIGGER_TIME: now.to_string() });
@@ -86,9 +80,6 @@ impl CrashingControlPlane {
     }
 
     /// Makes a pod that waits in CrashLoopBackOff, and returns its UID.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
     pub async fn crash(&self) -> anyhow::Result<String> {
         let labels = json!({"gardener.cloud/role": "controlplane", "role": "apiserver"});
         let pod: Pod = serde_json::from_value(json!({
@@ -118,17 +109,11 @@ impl CrashingControlPlane {
     }
 
     /// See [`uids`].
-    ///
-    /// # Errors
-    /// When the seed does not answer.
     pub async fn uids(&self) -> anyhow::Result<BTreeSet<String>> {
         uids(&self.pods).await
     }
 
     /// Waits until the weeder has deleted all pods.
-    ///
-    /// # Errors
-    /// When one stays.
     pub async fn wait_weeded(&self) -> anyhow::Result<()> {
         let what = format!("the pods of {} are weeded", self.namespace);
         wait::until_true(&what, BOUND, || async { Ok(self.uids().await?.is_empty()) }).await
@@ -137,9 +122,6 @@ impl CrashingControlPlane {
 
 /// The UIDs of the pods that nobody has deleted. An API server marks a pod before it removes it, and on a slow machine
 /// the weeder may have given up waiting in between. Then the pod's kubelet removes it; here there is none.
-///
-/// # Errors
-/// When the seed does not answer.
 pub async fn uids(pods: &Api<Pod>) -> anyhow::Result<BTreeSet<String>> {
     let pods = pods.list(&ListParams::default()).await?.items;
     let left = pods
@@ -149,9 +131,6 @@ pub async fn uids(pods: &Api<Pod>) -> anyhow::Result<BTreeSet<String>> {
 }
 
 /// Waits until an object that is written is younger than all that there are: times of objects are whole seconds.
-///
-/// # Errors
-/// When the clock stands still.
 pub async fn next_second() -> anyhow::Result<()> {
     let now = Timestamp::now().as_second();
     wait::until_true("the next second", BOUND, || async {

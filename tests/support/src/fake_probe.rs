@@ -48,17 +48,11 @@ struct FakeVerdict {
 
 impl FakeProbe {
     /// Starts one with nothing to say.
-    ///
-    /// # Errors
-    /// When no port is free.
     pub async fn start() -> anyhow::Result<Self> {
         Self::start_as("fake-probe").await
     }
 
     /// The same, with its name as an observer.
-    ///
-    /// # Errors
-    /// When no port is free.
     pub async fn start_as(name: &str) -> anyhow::Result<Self> {
         let mut probe = Self {
             address: (Ipv4Addr::LOCALHOST, 0).into(),
@@ -115,18 +109,12 @@ impl FakeProbe {
     }
 
     /// The process is there again, on the same address, with nothing to say yet.
-    ///
-    /// # Errors
-    /// When the address is taken.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.restart_saying([""; 0], Outcome::Unspecified).await
     }
 
     /// The process is there again, and its first snapshot says the same of all these shoots: the coordinator learns of
     /// all of them at one instant.
-    ///
-    /// # Errors
-    /// When the address is taken.
     pub async fn restart_saying<S: Into<String>>(
         &mut self,
         shoots: impl IntoIterator<Item = S>,

@@ -89,9 +89,6 @@ struct ProxyRoute {
 
 impl FaultProxy {
     /// Listens on loopback and passes on.
-    ///
-    /// # Errors
-    /// When no port is free, no certificate can be made, or the upstream cannot be used.
     pub async fn start(upstream: Upstream) -> anyhow::Result<Self> {
         let tls = ProxyTls::new(&upstream.ca_pem)?;
         let authority = upstream
@@ -103,9 +100,6 @@ impl FaultProxy {
     }
 
     /// Listens on loopback and passes bytes on as they come, to any server.
-    ///
-    /// # Errors
-    /// When no port is free.
     pub async fn start_tcp(target: SocketAddr) -> anyhow::Result<Self> {
         let upstream = Upstream {
             url: format!("https://{target}"),
@@ -140,7 +134,6 @@ impl FaultProxy {
     }
 
     /// Where it listens.
-    #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
@@ -158,13 +151,11 @@ impl FaultProxy {
     }
 
     /// How many connections were ever accepted.
-    #[must_use]
     pub fn connections(&self) -> u64 {
         self.accepted.load(Ordering::Relaxed)
     }
 
     /// A kubeconfig of the API server behind it, made to lead here.
-    #[must_use]
     pub fn kubeconfig(&self, direct: &str) -> String {
         let kubeconfig = direct.replace(&self.upstream.url, &format!("https://{}", self.address));
         match &self.ca_pem {

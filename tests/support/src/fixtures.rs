@@ -14,7 +14,6 @@ pub const MCM: &str = "machine-controller-manager";
 pub const CA: &str = "cluster-autoscaler";
 
 /// Gardener's prober configuration with other times: `head` replaces the lines before the dependants.
-#[must_use]
 pub fn prober(head: &str, mcm_delay: &str) -> String {
     format!(
         "kubeConfigSecretName: {PROBE_SECRET}
@@ -37,7 +36,6 @@ dependentResourceInfos:
 }
 
 /// Gardener's weeder configuration with another watch duration.
-#[must_use]
 pub fn weeder(watch_duration: &str) -> String {
     format!(
         "watchDuration: {watch_duration}
@@ -57,9 +55,6 @@ servicesAndDependantSelectors:
 }
 
 /// True if a seed serves EndpointSlices as the weeder reads them; otherwise it reads Endpoints.
-///
-/// # Errors
-/// When the seed does not answer.
 pub async fn serves_endpoint_slices(seed: &Client) -> anyhow::Result<bool> {
     match seed.list_api_group_resources("discovery.k8s.io/v1").await {
         Ok(served) => Ok(served
@@ -72,7 +67,6 @@ pub async fn serves_endpoint_slices(seed: &Client) -> anyhow::Result<bool> {
 }
 
 /// A Shoot that is probed, as it stands in a Cluster.
-#[must_use]
 pub fn shoot(grace_period: &str) -> Value {
     json!({
         "apiVersion": "core.gardener.cloud/v1beta1",

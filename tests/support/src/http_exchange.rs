@@ -8,18 +8,12 @@ use tokio::time::timeout;
 use crate::wait::BOUND;
 
 /// GET from an address: the status code and the body.
-///
-/// # Errors
-/// When it does not answer within [`BOUND`].
 pub async fn get(address: &str, path: &str) -> anyhow::Result<(u16, String)> {
     exchange(TcpStream::connect(address).await?, "GET", path, "").await
 }
 
 /// The value of one series of /metrics at an address, by its name with its labels as they stand there; none when it is
 /// not there.
-///
-/// # Errors
-/// When it does not answer within [`BOUND`].
 pub async fn metric(address: &str, series: &str) -> anyhow::Result<Option<f64>> {
     let (_, text) = get(address, "/metrics").await?;
     let mut lines = text.lines();
@@ -27,9 +21,6 @@ pub async fn metric(address: &str, series: &str) -> anyhow::Result<Option<f64>> 
 }
 
 /// Sends a request on this stream, and reads its status code and its body as it comes.
-///
-/// # Errors
-/// When there is no answer within [`BOUND`].
 pub async fn exchange(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     method: &str,

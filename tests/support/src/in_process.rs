@@ -29,9 +29,6 @@ pub struct ServiceFiles(TempDir);
 
 impl ServiceFiles {
     /// Writes the configuration file.
-    ///
-    /// # Errors
-    /// When the disk is full.
     pub fn new(config: &str) -> anyhow::Result<Self> {
         let files = Self(tempfile::tempdir()?);
         files.configure(config)?;
@@ -39,9 +36,6 @@ impl ServiceFiles {
     }
 
     /// Replaces the configuration file at once, as kubelet does: a service never reads half of it.
-    ///
-    /// # Errors
-    /// When the disk is full.
     pub fn configure(&self, config: &str) -> anyhow::Result<()> {
         let next = self.0.path().join("next.yaml");
         std::fs::write(&next, config)?;
@@ -49,15 +43,11 @@ impl ServiceFiles {
     }
 
     /// Where the configuration file is.
-    #[must_use]
     pub fn config(&self) -> PathBuf {
         self.0.path().join("config.yaml")
     }
 
     /// Writes the kubeconfig of a user, and says where it is.
-    ///
-    /// # Errors
-    /// When the disk is full.
     pub fn kubeconfig(&self, seed: &ApiServer, user: &str) -> anyhow::Result<PathBuf> {
         let path = self.0.path().join(format!("{user}.kubeconfig"));
         std::fs::write(&path, seed.kubeconfig(user))?;
@@ -65,9 +55,6 @@ impl ServiceFiles {
     }
 
     /// The command line of a replica that is this user on the seed: any ports, no TLS, and these options.
-    ///
-    /// # Errors
-    /// When the disk is full.
     pub fn command_line(
         &self,
         seed: &ApiServer,
@@ -100,9 +87,6 @@ pub struct InProcess {
 
 impl InProcess {
     /// Starts the service that `build` builds.
-    ///
-    /// # Errors
-    /// Those of `build`.
     pub async fn start<F>(build: F) -> anyhow::Result<Self>
     where
         F: Future<Output = anyhow::Result<Bound>> + Send + 'static,
@@ -111,9 +95,6 @@ impl InProcess {
     }
 
     /// The same on threads that the test prepares.
-    ///
-    /// # Errors
-    /// Those of `build`.
     pub async fn start_on<F>(mut threads: Builder, build: F) -> anyhow::Result<Self>
     where
         F: Future<Output = anyhow::Result<Bound>> + Send + 'static,
@@ -130,16 +111,12 @@ impl InProcess {
     }
 
     /// The readiness blockers, one line each.
-    #[must_use]
     pub fn blockers(&self) -> Vec<String> {
         let blockers = self.bound.readiness.blockers().into_iter();
         blockers.map(|(name, why)| format!("{name}: {why}")).collect()
     }
 
     /// A channel to it.
-    ///
-    /// # Errors
-    /// When its address cannot be used.
     pub fn channel(&self) -> anyhow::Result<Channel> {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.bound.grpc_addr))?;
         Ok(endpoint.timeout(BOUND).connect_lazy())
@@ -147,17 +124,11 @@ impl InProcess {
 
     /// GET on the admin endpoint: the status code and the body. The exporter belongs to the process, so /metrics has
     /// the part of the collectors.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub async fn admin_get(&self, path: &str) -> anyhow::Result<(u16, String)> {
         http_exchange::get(&self.bound.admin_addr.to_string(), path).await
     }
 
     /// The value of one series of /metrics, by its name with its labels as they stand there.
-    ///
-    /// # Errors
-    /// When the admin endpoint does not answer.
     pub async fn metric(&self, series: &str) -> anyhow::Result<Option<f64>> {
         http_exchange::metric(&self.bound.admin_addr.to_string(), series).await
     }
@@ -194,9 +165,6 @@ pub async fn until_ready(readiness: &Readiness, is_ready: bool) {
 }
 
 /// Starts an API server with these namespaces.
-///
-/// # Errors
-/// When no port can be bound.
 pub async fn api_server(namespaces: &[&str]) -> Result<ApiServer, SandboxError> {
     let options = ApiOptions {
         namespaces: namespaces.iter().map(ToString::to_string).collect(),
@@ -206,9 +174,6 @@ pub async fn api_server(namespaces: &[&str]) -> Result<ApiServer, SandboxError> 
 }
 
 /// Changes an object, its status too.
-///
-/// # Errors
-/// When there is none.
 pub fn modify(
     api: &ApiServer,
     resource: &ResourceKey,
@@ -227,9 +192,6 @@ pub fn modify(
 }
 
 /// Deletes an object as an administrator would, without HTTP.
-///
-/// # Errors
-/// When there is none.
 pub fn delete(
     api: &ApiServer,
     resource: &ResourceKey,
@@ -242,7 +204,6 @@ pub fn delete(
 }
 
 /// These verbs on these resources, of any group and in all namespaces.
-#[must_use]
 pub fn rule(verbs: &[&str], resources: &[&str]) -> Rule {
     let strings = |all: &[&str]| all.iter().map(ToString::to_string).collect();
     Rule {
@@ -260,7 +221,6 @@ pub struct CapturedOutput(Arc<Mutex<Vec<u8>>>);
 
 impl CapturedOutput {
     /// All of it so far.
-    #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.0.lock()).into_owned()
     }
@@ -277,7 +237,6 @@ impl Write for CapturedOutput {
 }
 
 /// Everything that a user has written, except its membership Leases and its questions about permissions.
-#[must_use]
 pub fn writes(api: &ApiServer, user: &str) -> Vec<String> {
     let entries = api.audit().into_iter();
     entries

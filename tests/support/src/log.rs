@@ -20,7 +20,6 @@ pub struct LogRecord<'a> {
 impl LogRecord<'_> {
     /// A field of a JSON log line, as text: a string without its quotes, anything else as JSON. `None` when the line
     /// is not JSON or lacks the field.
-    #[must_use]
     pub fn field(&self, name: &str) -> Option<String> {
         match serde_json::from_str::<Value>(self.text).ok()?.get(name)? {
             Value::String(text) => Some(text.clone()),
@@ -29,7 +28,6 @@ impl LogRecord<'_> {
     }
 
     /// True if this is a JSON log line whose `message` is exactly this.
-    #[must_use]
     pub fn is_message(&self, message: &str) -> bool {
         self.field("message").as_deref() == Some(message)
     }
@@ -45,9 +43,6 @@ pub struct LogReader {
 
 impl LogReader {
     /// Starts at the beginning of the file.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn new(path: &Path) -> anyhow::Result<Self> {
         let file = File::open(path).with_context(|| format!("read {}", path.display()))?;
         Ok(Self {
@@ -58,9 +53,6 @@ impl LogReader {
 
     /// The first line since the last call for which `pick` gives a value; the lines before it are used up, those after
     /// it are not.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
     pub fn find<T>(&mut self, mut pick: impl FnMut(LogRecord<'_>) -> Option<T>) -> anyhow::Result<Option<T>> {
         loop {
             self.file.read_until(b'\n', &mut self.line)?;
@@ -79,7 +71,6 @@ impl LogReader {
 }
 
 /// The last lines of a log file, for an error message. Never fails: a file that cannot be read says so.
-#[must_use]
 pub fn tail(path: &Path) -> String {
     match std::fs::read(path) {
         Ok(bytes) => {

@@ -17,9 +17,6 @@ pub struct PageProcess {
 
 impl PageProcess {
     /// Starts it, and waits until it is served.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn start(
         setup: &Setup,
         scratch: &Arc<Scratch>,

@@ -16,9 +16,6 @@ const ATTEMPTS: usize = 200;
 const STARTS: usize = 3;
 
 /// A loopback port that nobody listens on now. Somebody may before it is used: see [`start_on_free_ports`].
-///
-/// # Errors
-/// When the range is full.
 pub fn free_port() -> anyhow::Result<u16> {
     for _ in 0..ATTEMPTS {
         let port = rand::random_range(RANGE);
@@ -30,9 +27,6 @@ pub fn free_port() -> anyhow::Result<u16> {
 }
 
 /// Starts a server on ports that `start` takes from [`free_port`], again should somebody have taken one meanwhile.
-///
-/// # Errors
-/// Those of `start`.
 pub async fn start_on_free_ports<T, R>(mut start: impl FnMut() -> R) -> anyhow::Result<T>
 where
     R: Future<Output = anyhow::Result<T>>,

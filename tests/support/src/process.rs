@@ -40,7 +40,6 @@ pub struct Command {
 
 impl Command {
     /// `name` is for people: it is in errors and names the log file.
-    #[must_use]
     pub fn new(name: impl Into<String>, program: impl Into<PathBuf>) -> Self {
         Self {
             name: name.into(),
@@ -51,21 +50,18 @@ impl Command {
     }
 
     /// Adds one argument.
-    #[must_use]
     pub fn arg(mut self, argument: impl Into<OsString>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
     /// Adds arguments.
-    #[must_use]
     pub fn args<A: Into<OsString>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
     /// Replaces the value of an option that was given before.
-    #[must_use]
     pub fn option(mut self, name: &str, value: impl Into<OsString>) -> Self {
         let place = self.arguments.iter().position(|argument| argument == name);
         if let Some(old) = place.and_then(|place| self.arguments.get_mut(place + 1)) {
@@ -75,7 +71,6 @@ impl Command {
     }
 
     /// Sends its output to a device that is always full, so that its log stays empty. A write into any file ends it.
-    #[must_use]
     pub fn onto_full_disk(mut self) -> Self {
         let script = "ulimit -f 0; exec \"$0\" \"$@\" >/dev/full 2>&1";
         let program = std::mem::replace(&mut self.program, "/bin/sh".into());
@@ -85,16 +80,12 @@ impl Command {
     }
 
     /// Sets an environment variable. The rest is inherited, save what names a cluster (`KUBECONFIG` and the like).
-    #[must_use]
     pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.variables.push((name.into(), value.into()));
         self
     }
 
     /// Starts the program. Its standard output and error go to `NAME-N.log` in the scratch folder.
-    ///
-    /// # Errors
-    /// When the log file cannot be made or the program not be started.
     pub fn spawn(&self, scratch: &Arc<Scratch>) -> anyhow::Result<ChildProcess> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -167,81 +158,56 @@ impl ProcessState {
 
 impl ChildProcess {
     /// The name given to the command.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// The process id.
-    #[must_use]
     pub fn id(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
     /// The file that holds its standard output and error.
-    #[must_use]
     pub fn log_path(&self) -> &Path {
         &self.log
     }
 
     /// The test's folder.
-    #[must_use]
     pub fn scratch(&self) -> &Arc<Scratch> {
         &self.scratch
     }
 
     /// A reader of its log from the first line on.
-    ///
-    /// # Errors
-    /// When it cannot be read.
     pub fn log_reader(&self) -> anyhow::Result<LogReader> {
         LogReader::new(&self.log)
     }
 
     /// How it ended; `None` while it runs.
-    ///
-    /// # Errors
-    /// When the system cannot tell.
     pub fn exit_status(&self) -> anyhow::Result<Option<ExitStatus>> {
         Ok(self.state.lock().reap()?)
     }
 
     /// Asks it to stop (SIGTERM). Does nothing when it has ended.
-    ///
-    /// # Errors
-    /// When the signal cannot be sent.
     pub fn sigterm(&self) -> anyhow::Result<()> {
         self.signal(Signal::TERM)
     }
 
     /// Interrupts it (SIGINT), as Ctrl-C does. Does nothing when it has ended.
-    ///
-    /// # Errors
-    /// When the signal cannot be sent.
     pub fn sigint(&self) -> anyhow::Result<()> {
         self.signal(Signal::INT)
     }
 
     /// Freezes it (SIGSTOP): its connections stay open and nobody answers.
-    ///
-    /// # Errors
-    /// When the signal cannot be sent.
     pub fn sigstop(&self) -> anyhow::Result<()> {
         self.signal(Signal::STOP)
     }
 
     /// Lets it go on after [`ChildProcess::sigstop`].
-    ///
-    /// # Errors
-    /// When the signal cannot be sent.
     pub fn sigcont(&self) -> anyhow::Result<()> {
         self.signal(Signal::CONT)
     }
 
     /// Lets it open no file whose number is this or above, and returns the limit until now. What is open stays open.
-    ///
-    /// # Errors
-    /// When the system refuses.
     pub fn limit_open_files(&self, limit: u64) -> anyhow::Result<u64> {
         let limited = Rlimit {
             current: Some(limit),
@@ -264,9 +230,6 @@ impl ChildProcess {
     }
 
     /// Kills it (SIGKILL) with everything it started in its process group, and waits until it is gone.
-    ///
-    /// # Errors
-    /// When it does not go away: the system hangs.
     pub async fn kill_9(&self) -> anyhow::Result<ExitStatus> {
         self.send_kill();
         self.wait_exit(BOUND).await
@@ -283,9 +246,6 @@ impl ChildProcess {
     }
 
     /// Waits until it ends, for at most `bound`.
-    ///
-    /// # Errors
-    /// When it still runs then; shows the end of its log.
     pub async fn wait_exit(&self, bound: Duration) -> anyhow::Result<ExitStatus> {
         let end = Instant::now() + bound;
         loop {
@@ -300,9 +260,6 @@ impl ChildProcess {
     }
 
     /// Stops it as Kubernetes does: SIGTERM, `bound` to end, then SIGKILL.
-    ///
-    /// # Errors
-    /// When it had to be killed; shows the end of its log.
     pub async fn stop(&self, bound: Duration) -> anyhow::Result<ExitStatus> {
         self.sigterm()?;
         let ended = self.wait_exit(bound).await;
@@ -313,9 +270,6 @@ impl ChildProcess {
     }
 
     /// Waits until a line of its log (from the first on) gives a value, for at most `bound`.
-    ///
-    /// # Errors
-    /// When it ends or `bound` passes before; shows the end of its log.
     pub async fn wait_for_line<T>(
         &self,
         what: &str,
@@ -341,9 +295,6 @@ impl ChildProcess {
     }
 
     /// Waits until `probe` holds, for at most [`BOUND`]. An error of the probe counts as "not yet".
-    ///
-    /// # Errors
-    /// When the process ends or the time passes before; shows the end of its log.
     pub async fn wait_until<R>(&self, what: &str, mut probe: impl FnMut() -> R) -> anyhow::Result<()>
     where
         R: Future<Output = anyhow::Result<bool>>,
@@ -362,9 +313,6 @@ impl ChildProcess {
     }
 
     /// Waits for a line of its log that contains `text`.
-    ///
-    /// # Errors
-    /// As [`ChildProcess::wait_for_line`].
     pub async fn wait_for_text(&self, text: &str, bound: Duration) -> anyhow::Result<()> {
         self.wait_for_line(&format!("line with {text:?}"), bound, |line| {
             line.text.contains(text).then_some(())
@@ -374,9 +322,6 @@ impl ChildProcess {
 
     /// Waits for a JSON log line with this `message` and returns its field `name`: how a test learns the address
     /// that a server bound.
-    ///
-    /// # Errors
-    /// As [`ChildProcess::wait_for_line`].
     pub async fn wait_for_field(&self, message: &str, name: &str, bound: Duration) -> anyhow::Result<String> {
         let what = format!("line {message:?} with the field {name:?}");
         self.wait_for_line(&what, bound, |line| {
@@ -390,7 +335,6 @@ impl ChildProcess {
     }
 
     /// The last lines of its log.
-    #[must_use]
     pub fn log_tail(&self) -> String {
         log::tail(&self.log)
     }

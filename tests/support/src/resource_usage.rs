@@ -54,9 +54,6 @@ impl fmt::Display for ResourceUsage {
 
 impl ProcessUsage {
     /// The usage of these services, added up.
-    ///
-    /// # Errors
-    /// When one has ended.
     pub fn of<'a>(services: impl IntoIterator<Item = &'a Service>) -> anyhow::Result<Self> {
         let mut sum = Self::default();
         for service in services {
@@ -92,9 +89,6 @@ impl ProcessUsage {
 }
 
 /// CPU time of all threads of this process that have a name.
-///
-/// # Errors
-/// When the system does not show its threads.
 pub fn cpu_of_threads(name: &str) -> anyhow::Result<Duration> {
     let mut sum = Duration::ZERO;
     for thread in std::fs::read_dir("/proc/self/task")? {
@@ -120,9 +114,6 @@ fn cpu(stat: &str) -> Option<Duration> {
 
 impl ResourceUsage {
     /// Takes it.
-    ///
-    /// # Errors
-    /// When the service does not run.
     pub async fn of(service: &Service) -> anyhow::Result<Self> {
         let tasks = service.metric("watchdog_runtime_tasks").await?;
         let tasks = tasks.context("a service that does not count its tasks")?;
@@ -139,7 +130,6 @@ impl ResourceUsage {
     }
 
     /// True if this is not more than `before`, except what comes and goes.
-    #[must_use]
     pub const fn fits(&self, before: &Self) -> bool {
         self.tasks <= before.tasks + SLACK
             && self.descriptors <= before.descriptors + SLACK
@@ -147,9 +137,6 @@ impl ResourceUsage {
     }
 
     /// Waits until a service is back at what it took before.
-    ///
-    /// # Errors
-    /// When it stays above: it leaks.
     pub async fn wait_for(before: &Self, service: &Service) -> anyhow::Result<Self> {
         let name = service.process.name();
         wait::until(&format!("{name} takes no more than before"), BOUND, || async {

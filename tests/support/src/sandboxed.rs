@@ -49,7 +49,6 @@ pub struct SandboxFixture {
 }
 
 /// Times of the simulation.
-#[must_use]
 pub fn timing() -> SimTiming {
     SimTiming {
         ready_delay: Duration::from_millis(300),
@@ -82,9 +81,6 @@ impl ServiceKind {
 
 impl SandboxFixture {
     /// Starts a seed with shoots of five nodes.
-    ///
-    /// # Errors
-    /// When something does not come up.
     pub async fn start(name: &str, shoots: &[&str]) -> anyhow::Result<Self> {
         let specs: Vec<_> = shoots
             .iter()
@@ -101,9 +97,6 @@ impl SandboxFixture {
     }
 
     /// Starts a seed with these shoots and configuration files.
-    ///
-    /// # Errors
-    /// When something does not come up.
     pub async fn start_with(
         name: &str,
         shoots: Vec<SimulatedShootSpec>,
@@ -114,9 +107,6 @@ impl SandboxFixture {
     }
 
     /// The same with these times of the simulation.
-    ///
-    /// # Errors
-    /// When something does not come up.
     pub async fn start_at(
         name: &str,
         timing: SimTiming,
@@ -148,9 +138,6 @@ impl SandboxFixture {
     }
 
     /// Starts a replica of a service under this name, which is also its user on the seed, and waits until it is ready.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn start_replica(&self, kind: ServiceKind, name: &str) -> anyhow::Result<Service> {
         let kubeconfig = self.sandbox.seed().kubeconfig(name);
         let service = self.setup.service(kind.binary(), name, &kubeconfig).await?;
@@ -159,18 +146,12 @@ impl SandboxFixture {
     }
 
     /// The command line of a service without certificates; it is the user of its name.
-    ///
-    /// # Errors
-    /// When the kubeconfig cannot be written.
     pub fn bare_command(&self, binary: &str, name: &str) -> anyhow::Result<Command> {
         let kubeconfig = self.sandbox.seed().kubeconfig(name);
         self.setup.bare_command(binary, name, &kubeconfig)
     }
 
     /// The command line of the drop-in program as a prober; it is the user of its name.
-    ///
-    /// # Errors
-    /// When the kubeconfig cannot be written.
     pub fn drop_in_command(&self, name: &str) -> anyhow::Result<Command> {
         let kubeconfig = self.sandbox.seed().kubeconfig(name);
         let config = self.setup.prober_file();
@@ -178,50 +159,32 @@ impl SandboxFixture {
     }
 
     /// Starts lease-probe and waits until it is ready.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn lease_probe(&self) -> anyhow::Result<Service> {
         self.start_replica(ServiceKind::LeaseProbe, "lease-probe-0").await
     }
 
     /// Starts scaling-coordinator and waits until it is ready.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn coordinator(&self) -> anyhow::Result<Service> {
         self.start_replica(ServiceKind::Coordinator, "scaling-coordinator-0")
             .await
     }
 
     /// Starts weeder and waits until it is ready.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn weeder(&self) -> anyhow::Result<Service> {
         self.start_replica(ServiceKind::Weeder, "weeder-0").await
     }
 
     /// A shoot by its short name.
-    ///
-    /// # Errors
-    /// When there is none.
     pub fn shoot(&self, name: &str) -> anyhow::Result<SimulatedShoot> {
         self.sandbox.shoot(name)
     }
 
     /// The verdict on a shoot.
-    ///
-    /// # Errors
-    /// When lease-probe does not answer or does not know the shoot.
     pub async fn verdict(&self, lease_probe: &Service, shoot: &str) -> anyhow::Result<probe::Verdict> {
         watchdog::verdict(self.setup.channel(lease_probe)?, shoot).await
     }
 
     /// Waits for a verdict with this outcome and returns it.
-    ///
-    /// # Errors
-    /// When it does not come within [`BOUND`]; says what the verdict is instead.
     pub async fn wait_outcome(
         &self,
         lease_probe: &Service,
@@ -240,9 +203,6 @@ impl SandboxFixture {
 
     /// Waits until the three dependants want and have this many replicas. With more than 0, meltdown-protection-active
     /// must be gone, too: the coordinator takes it off last, and writes no more after that.
-    ///
-    /// # Errors
-    /// When they do not within `bound`.
     pub async fn wait_replicas(
         &self,
         shoot: &SimulatedShoot,
@@ -277,7 +237,6 @@ impl SandboxFixture {
 
     /// Judges the history of every shoot if all are restored in the end. The test has used [`Self::cut_off`] and
     /// [`Self::reconnect`].
-    #[must_use]
     pub fn expectation(&self) -> Expectation {
         Expectation {
             counts: vec![(KCM, 1), (MCM, 1), (CA, 1)],
@@ -292,18 +251,12 @@ impl SandboxFixture {
     }
 
     /// Waits until everything is restored, and judges all shoots by what happened until then.
-    ///
-    /// # Errors
-    /// When something is not restored, or an invariant was violated.
     pub async fn check_history(&self) -> anyhow::Result<HistoryReport> {
         let history = || History::new(history::from_sandbox(&self.sandbox.seed().audit()));
         self.check(&self.expectation(), history).await
     }
 
     /// The same by another expectation, and by the writes that the test has taken from the audit log.
-    ///
-    /// # Errors
-    /// As [`Self::check_history`].
     pub async fn check(
         &self,
         expected: &Expectation,
@@ -319,7 +272,6 @@ impl SandboxFixture {
     }
 
     /// Names of the resources of a shoot that were scaled, in the order of the writes.
-    #[must_use]
     pub fn scale_writes(&self, shoot: &SimulatedShoot) -> Vec<String> {
         let prefix = format!("/apis/apps/v1/namespaces/{}/deployments/", shoot.namespace());
         let audit = self.sandbox.seed().audit();
@@ -328,7 +280,6 @@ impl SandboxFixture {
     }
 
     /// Paths of all writes into a shoot's namespace by the services, Kubernetes Events not counted.
-    #[must_use]
     pub fn writes(&self, shoot: &SimulatedShoot) -> Vec<String> {
         let namespace = format!("/namespaces/{}/", shoot.namespace());
         let audit = self.sandbox.seed().audit();
@@ -357,9 +308,6 @@ fn scaled(entry: &watchdog_sandbox::AuditEntry, prefix: &str) -> Option<String> 
 }
 
 /// A client from a kubeconfig.
-///
-/// # Errors
-/// When the kubeconfig cannot be used.
 pub async fn client(kubeconfig: &str) -> anyhow::Result<Client> {
     let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;

@@ -20,9 +20,6 @@ pub struct Scratch {
 
 impl Scratch {
     /// Makes a folder under the system's temporary folder (`TMPDIR`); `name` becomes part of its name.
-    ///
-    /// # Errors
-    /// When the folder cannot be made.
     pub fn new(name: &str) -> anyhow::Result<Arc<Self>> {
         let folder = tempfile::Builder::new()
             .prefix(&format!("watchdog-{name}-"))
@@ -36,21 +33,16 @@ impl Scratch {
     }
 
     /// The folder.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// A path inside the folder.
-    #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> PathBuf {
         self.path.join(name)
     }
 
     /// Writes a file inside the folder and returns its path.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> anyhow::Result<PathBuf> {
         let path = self.join(name);
         fs::write(&path, contents).with_context(|| format!("write {}", path.display()))?;

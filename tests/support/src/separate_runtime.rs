@@ -14,18 +14,12 @@ pub struct SeparateRuntime(Mutex<Option<Runtime>>);
 
 impl SeparateRuntime {
     /// Starts it on these threads.
-    ///
-    /// # Errors
-    /// When the system gives no threads.
     pub fn start(mut threads: Builder) -> anyhow::Result<Self> {
         let runtime = threads.enable_all().build()?;
         Ok(Self(Mutex::new(Some(runtime))))
     }
 
     /// Runs this there to its end; tasks that it spawns go on.
-    ///
-    /// # Errors
-    /// Those of `work`; when it panicked or the runtime was killed.
     pub async fn run<T: Send + 'static>(
         &self,
         work: impl Future<Output = anyhow::Result<T>> + Send + 'static,

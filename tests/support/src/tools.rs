@@ -16,9 +16,6 @@ pub const LIBFAKETIME: &str = "libfaketime.so";
 
 /// The path of a tool: from `PATH` (`make test` puts the pinned ones in front), else from where
 /// `tests/tools/setup` leaves them, so that a test can also be started by hand.
-///
-/// # Errors
-/// When it is in neither place; the message says which command brings it.
 pub fn path(name: &str) -> anyhow::Result<PathBuf> {
     let on_path = env::var_os("PATH").unwrap_or_default();
     let found = env::split_paths(&on_path)
@@ -32,9 +29,6 @@ pub fn path(name: &str) -> anyhow::Result<PathBuf> {
 }
 
 /// The folder in which the scripts under `tests/tools` keep what they fetch and build.
-///
-/// # Errors
-/// When neither `XDG_CACHE_HOME` nor `HOME` is set.
 pub fn cache_folder() -> anyhow::Result<PathBuf> {
     let base = match env::var_os("XDG_CACHE_HOME") {
         Some(folder) if !folder.is_empty() => PathBuf::from(folder),

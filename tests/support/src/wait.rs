@@ -16,9 +16,6 @@ const POLL: Duration = Duration::from_millis(50);
 
 /// Looks until `probe` gives a value, for at most `bound`. An error of the probe counts as "not yet": servers come
 /// and go in these tests; the last one is part of the error.
-///
-/// # Errors
-/// When `bound` passes without a value; names `what` was waited for.
 pub async fn until<T, R>(what: &str, bound: Duration, mut probe: impl FnMut() -> R) -> anyhow::Result<T>
 where
     R: Future<Output = anyhow::Result<Option<T>>>,
@@ -43,9 +40,6 @@ where
 }
 
 /// Like [`until`], for a condition without a value.
-///
-/// # Errors
-/// When `bound` passes without the condition; names `what` was waited for.
 pub async fn until_true<R>(what: &str, bound: Duration, mut probe: impl FnMut() -> R) -> anyhow::Result<()>
 where
     R: Future<Output = anyhow::Result<bool>>,
@@ -59,9 +53,6 @@ where
 
 /// Looks for the whole of `period` and fails at the first look that does not hold. For "nothing happens": the
 /// period is the time in which it would have happened.
-///
-/// # Errors
-/// When the condition does not hold or a look fails; names `what` should have held.
 pub async fn holds<R>(what: &str, period: Duration, mut probe: impl FnMut() -> R) -> anyhow::Result<()>
 where
     R: Future<Output = anyhow::Result<bool>>,

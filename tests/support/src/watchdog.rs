@@ -61,9 +61,6 @@ pub struct Service {
 }
 
 /// The command line of a service, save how it and its callers authenticate.
-///
-/// # Errors
-/// When the kubeconfig cannot be written.
 pub fn command(
     scratch: &Scratch,
     binary: &str,
@@ -85,9 +82,6 @@ pub fn command(
 }
 
 /// The command line of the drop-in program in a role, as gardenlet writes it.
-///
-/// # Errors
-/// When the kubeconfig cannot be written.
 pub fn drop_in_command(
     scratch: &Scratch,
     role: &str,
@@ -137,9 +131,6 @@ pub fn tls_options(files: &TlsFiles) -> impl Iterator<Item = PathBuf> {
 }
 
 /// The verdict on a shoot.
-///
-/// # Errors
-/// When lease-probe does not answer or does not know the shoot.
 pub async fn verdict(lease_probe: Channel, shoot: &str) -> anyhow::Result<Verdict> {
     let request = GetVerdictRequest {
         shoot: shoot.to_owned(),
@@ -152,9 +143,6 @@ pub async fn verdict(lease_probe: Channel, shoot: &str) -> anyhow::Result<Verdic
 
 impl Setup {
     /// Writes certificates and both configuration files.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
     pub fn new(scratch: &Arc<Scratch>, prober: &str, weeder: &str) -> anyhow::Result<Self> {
         let authority = Arc::new(Authority::new(scratch, "watchdog")?);
         let client_files = authority.issue("client", &[CLIENT_NAME])?;
@@ -169,9 +157,6 @@ impl Setup {
     }
 
     /// The same, but calls as a service of the watchdog, which may open more connections than other callers.
-    ///
-    /// # Errors
-    /// When a file cannot be written.
     pub fn calling_as_own_service(&self) -> anyhow::Result<Self> {
         let client_files = self.authority.issue("own-service", &SERVER_NAMES)?;
         Ok(Self {
@@ -182,30 +167,22 @@ impl Setup {
     }
 
     /// The certificate of a caller, for grpcurl and the like.
-    #[must_use]
     pub fn client_files(&self) -> &TlsFiles {
         &self.client_files
     }
 
     /// The prober configuration file, for tests that change it.
-    #[must_use]
     pub fn prober_file(&self) -> &PathBuf {
         &self.prober
     }
 
     /// Starts lease-probe.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn lease_probe(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
         self.service(binaries::LEASE_PROBE, identity, kubeconfig).await
     }
 
     /// Starts scaling-coordinator. With `lease_probes` it subscribes to these addresses, else to the replicas that it
     /// discovers.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn coordinator(
         &self,
         identity: &str,
@@ -220,33 +197,21 @@ impl Setup {
     }
 
     /// Starts weeder.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn weeder(&self, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
         self.service(binaries::WEEDER, identity, kubeconfig).await
     }
 
     /// Starts a service by the name of its binary.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn service(&self, binary: &str, identity: &str, kubeconfig: &str) -> anyhow::Result<Service> {
         self.custom(self.command(binary, identity, kubeconfig)?).await
     }
 
     /// Starts a service with a command line of the test's own.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn custom(&self, command: Command) -> anyhow::Result<Service> {
         Service::start(command, &self.scratch).await
     }
 
     /// A channel to a service, authenticated as a consumer.
-    ///
-    /// # Errors
-    /// When the address cannot be used.
     pub fn channel(&self, service: &Service) -> anyhow::Result<Channel> {
         let dialer = Dialer {
             tls: Some(self.client.clone()),
@@ -256,9 +221,6 @@ impl Setup {
     }
 
     /// The command line of a service without certificates, as [`command`] gives it.
-    ///
-    /// # Errors
-    /// When the kubeconfig cannot be written.
     pub fn bare_command(&self, binary: &str, identity: &str, kubeconfig: &str) -> anyhow::Result<Command> {
         let config = match binary {
             binaries::WEEDER => &self.weeder,
@@ -278,9 +240,6 @@ impl Setup {
 
 impl Service {
     /// Starts a service and waits until it listens.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn start(command: Command, scratch: &Arc<Scratch>) -> anyhow::Result<Self> {
         let process = command.spawn(scratch)?;
         let grpc = process.wait_for_field(LISTENING, "grpc_addr", BOUND).await?;
@@ -294,18 +253,12 @@ impl Service {
     }
 
     /// Starts it again, with the same command line, after its process has ended.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn again(&self) -> anyhow::Result<Self> {
         Self::start(self.command.clone(), self.process.scratch()).await
     }
 
     /// The same on a full disk ([`Command::onto_full_disk`]), and waits until it is ready. Nobody can read there where
     /// it listens, so that is chosen for it.
-    ///
-    /// # Errors
-    /// When it does not come up.
     pub async fn again_on_full_disk(&self) -> anyhow::Result<Self> {
         let [grpc, admin] = [free_port()?, free_port()?].map(|port| format!("127.0.0.1:{port}"));
         let command = self.command.clone();
@@ -324,40 +277,27 @@ impl Service {
     }
 
     /// Its start options.
-    #[must_use]
     pub const fn command(&self) -> &Command {
         &self.command
     }
 
     /// GET on the admin endpoint: the status code and the body.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub async fn admin_get(&self, path: &str) -> anyhow::Result<(u16, String)> {
         http_exchange::get(&self.admin, path).await
     }
 
     /// The value of one series of /metrics, by its name with its labels as they stand there; none when it is not
     /// there.
-    ///
-    /// # Errors
-    /// When the admin endpoint does not answer.
     pub async fn metric(&self, series: &str) -> anyhow::Result<Option<f64>> {
         http_exchange::metric(&self.admin, series).await
     }
 
     /// True if /readyz says ready.
-    ///
-    /// # Errors
-    /// When the admin endpoint does not answer.
     pub async fn is_ready(&self) -> anyhow::Result<bool> {
         Ok(self.admin_get("/readyz").await?.0 == 200)
     }
 
     /// Waits until the service is ready.
-    ///
-    /// # Errors
-    /// When it is not within [`BOUND`]; says what blocks it.
     pub async fn wait_ready(&self) -> anyhow::Result<()> {
         wait::until(&format!("{} is ready", self.process.name()), BOUND, || async {
             let (code, body) = self.admin_get("/readyz").await?;

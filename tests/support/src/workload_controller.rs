@@ -41,13 +41,11 @@ const RETRY: Duration = Duration::from_millis(500);
 const WRITE_BOUND: Duration = Duration::from_secs(30);
 
 /// Deployments, as [`WorkloadOptions::kinds`] takes them.
-#[must_use]
 pub fn deployments() -> ApiResource {
     kind("apps", "v1", "Deployment", "deployments")
 }
 
 /// Any kind.
-#[must_use]
 pub fn kind(group: &str, version: &str, kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
 }
@@ -84,7 +82,6 @@ pub struct WorkloadOptions {
 impl WorkloadOptions {
     /// The Deployments of all namespaces. `delay` passes from a change of the wanted replicas to the change of the
     /// ready ones, in both directions.
-    #[must_use]
     pub fn new(delay: Duration) -> Self {
         Self {
             kinds: vec![deployments()],
@@ -95,14 +92,12 @@ impl WorkloadOptions {
     }
 
     /// Only those of one namespace.
-    #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
         self
     }
 
     /// These kinds. Replicas are at `/spec/replicas` or `/spec/size`.
-    #[must_use]
     pub fn kinds(mut self, kinds: Vec<ApiResource>) -> Self {
         self.kinds = kinds;
         self
@@ -110,7 +105,6 @@ impl WorkloadOptions {
 
     /// Runs `hook` before each change of ready replicas is written, so that a test can start or stop the real program
     /// first. A hook that fails is printed and tried again.
-    #[must_use]
     pub fn before_ready<F, R>(mut self, hook: F) -> Self
     where
         F: Fn(ReplicasChange) -> R + Send + Sync + 'static,
@@ -158,7 +152,6 @@ impl WorkloadController {
     }
 
     /// Every change so far, in order.
-    #[must_use]
     pub fn changes(&self) -> Vec<ReplicasChange> {
         self.shared.changes.lock().clone()
     }
@@ -169,7 +162,6 @@ impl WorkloadController {
     }
 
     /// When an object was seen first to want (or have ready) this many replicas.
-    #[must_use]
     pub fn first(&self, name: &str, replicas: i64, is_ready: bool) -> Option<Timestamp> {
         let changes = self.shared.changes.lock();
         let mut of = changes.iter().filter(|change| {

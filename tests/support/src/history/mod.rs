@@ -330,10 +330,7 @@ impl HistoryReport {
             .any(|violation| violation.invariant == invariant)
     }
 
-    /// Everything about it that a person wants to see when it is not as it should be.
-    ///
-    /// # Errors
-    /// When there is a violation.
+    /// Fails with everything that a person wants to see, when there is a violation.
     pub fn check(&self) -> anyhow::Result<()> {
         anyhow::ensure!(self.violations.is_empty(), "{self}");
         Ok(())

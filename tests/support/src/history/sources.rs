@@ -12,7 +12,6 @@ use super::Write;
 use crate::log::LogReader;
 
 /// The record of a sandbox.
-#[must_use]
 pub fn from_sandbox(entries: &[AuditEntry]) -> Vec<Write> {
     let writes = entries.iter().filter(|entry| entry.is_write());
     writes
@@ -68,7 +67,6 @@ pub struct AuditFile {
 
 impl AuditFile {
     /// The log in this file, which need not be there before the first request.
-    #[must_use]
     pub const fn new(path: PathBuf) -> Self {
         Self {
             path,
@@ -78,9 +76,6 @@ impl AuditFile {
     }
 
     /// All writes at the stage `ResponseComplete` so far.
-    ///
-    /// # Errors
-    /// When the file cannot be read or a line is no audit event.
     pub fn writes(&mut self) -> anyhow::Result<&[Write]> {
         let reader = match &mut self.reader {
             Some(reader) => reader,

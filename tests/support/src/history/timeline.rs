@@ -114,9 +114,6 @@ pub struct Recorder {
 
 impl Timeline {
     /// Watches the Deployments and Clusters of a seed; when this returns, all that there are have been seen.
-    ///
-    /// # Errors
-    /// When the first lists do not come to an end.
     pub async fn start(seed: &Client) -> anyhow::Result<(Arc<Self>, Recorder)> {
         let timeline = Arc::new(Self::default());
         let (started, mut both) = watch::channel(0_u8);
@@ -161,9 +158,6 @@ impl Timeline {
 
     /// Adds every verdict of a lease-probe while the handle lives, from the first snapshot on, which is there when this
     /// returns.
-    ///
-    /// # Errors
-    /// When there is no snapshot in time.
     pub async fn record_verdicts(
         self: &Arc<Self>,
         lease_probe: Channel,
@@ -201,13 +195,11 @@ impl Timeline {
     }
 
     /// All that is known of a shoot.
-    #[must_use]
     pub fn of(&self, shoot: &str) -> Vec<TimelineEntry> {
         self.entries.lock().get(shoot).cloned().unwrap_or_default()
     }
 
     /// A dependant as it was last seen.
-    #[must_use]
     pub fn dependant(&self, shoot: &str, name: &str) -> Option<Dependant> {
         let entries = self.entries.lock();
         let found = entries
@@ -222,9 +214,6 @@ impl Timeline {
     }
 
     /// Waits until `condition` holds, looking whenever something was added.
-    ///
-    /// # Errors
-    /// When `bound` passes; names `what` was waited for.
     pub async fn until(
         &self,
         what: &str,
@@ -240,9 +229,6 @@ impl Timeline {
 
     /// Waits until everything that the seed has now is in the timeline, so that the next wait does not end with the
     /// past.
-    ///
-    /// # Errors
-    /// When the seed does not answer, or the watch stays behind.
     pub async fn catch_up(&self, seed: &Client) -> anyhow::Result<()> {
         let all = Api::<Deployment>::all(seed.clone());
         let all = all.list(&ListParams::default()).await?;
@@ -255,9 +241,6 @@ impl Timeline {
     }
 
     /// Waits until something holds of each of Gardener's three dependants of some shoots, of all at once.
-    ///
-    /// # Errors
-    /// When `bound` passes; says of one dependant how it is instead.
     pub async fn until_dependants<S: AsRef<str>>(
         &self,
         what: &str,
@@ -277,9 +260,6 @@ impl Timeline {
     }
 
     /// Waits until the dependants of some shoots want and have these counts, and none is held down, of all at once.
-    ///
-    /// # Errors
-    /// When they do not in time; says of one dependant how it is instead.
     pub async fn until_restored<S: AsRef<str>>(
         &self,
         shoots: &[S],
@@ -292,7 +272,6 @@ impl Timeline {
     }
 
     /// The last change of a dependant of any shoot.
-    #[must_use]
     pub fn last_change(&self) -> Option<Timestamp> {
         let entries = self.entries.lock();
         let all = entries.values().flatten();
@@ -305,7 +284,6 @@ impl Timeline {
 
 impl Dependant {
     /// True if it wants and has one of these counts by its name, and is not held down.
-    #[must_use]
     pub fn is_restored(&self, counts: &[(&str, i32)]) -> bool {
         let is_at =
             |(name, count): &(&str, i32)| *name == self.name && (self.wanted, self.ready) == (*count, *count);

@@ -36,7 +36,6 @@ pub enum Cut {
 
 impl Cut {
     /// True if it affects a node of this name in this zone.
-    #[must_use]
     pub fn hits(&self, node: &str, zone: &str) -> bool {
         match self {
             Self::All => true,
@@ -97,9 +96,6 @@ impl RunningKubelets {
     }
 
     /// Registers a node with a fresh Lease and Ready conditions, lets its Machine run, and starts renewing.
-    ///
-    /// # Errors
-    /// When an API server does not answer.
     pub async fn start(&self, node: &str, zone: &str) -> anyhow::Result<()> {
         let kubelet = Arc::new(Kubelet::new(&self.shoot, node, zone, self.renew_interval));
         kubelet.register().await?;
@@ -172,9 +168,6 @@ impl RunningKubelets {
     }
 
     /// Sets the clock of a node ahead of everyone else's (negative: behind).
-    ///
-    /// # Errors
-    /// When there is no such node.
     pub fn set_clock_skew(&self, node: &str, skew: SignedDuration) -> anyhow::Result<()> {
         let state = self.state.lock();
         let running = state.running.get(node).context("no such node")?;

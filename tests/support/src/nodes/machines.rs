@@ -47,7 +47,6 @@ type Phases = BTreeMap<String, (String, Instant)>;
 // === impl Machines ===
 
 impl Machines {
-    #[must_use]
     pub fn new(
         seed: &Client,
         namespace: &str,
@@ -78,9 +77,6 @@ impl Machines {
     }
 
     /// True if every machine runs.
-    ///
-    /// # Errors
-    /// When the seed does not answer.
     pub async fn all_run(&self) -> anyhow::Result<bool> {
         let machines = self.machines.list(&ListParams::default()).await?;
         Ok(machines.iter().all(|machine| phase(machine) == "Running"))

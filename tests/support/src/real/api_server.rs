@@ -58,7 +58,6 @@ pub struct ApiServerOptions {
 
 impl ApiServerOptions {
     /// `name` tells the API servers on one etcd apart (letters, digits, dashes).
-    #[must_use]
     pub fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -72,21 +71,18 @@ impl ApiServerOptions {
 
     /// Serves only what nodes, their Leases, RBAC and a kube-controller-manager's node lifecycle need: for tests with
     /// many API servers.
-    #[must_use]
     pub const fn lean(mut self) -> Self {
         self.lean = true;
         self
     }
 
     /// Serves `discovery.k8s.io/v1` also where the server itself has only v1beta1: as a custom resource.
-    #[must_use]
     pub const fn endpoint_slices(mut self) -> Self {
         self.endpoint_slices = true;
         self
     }
 
     /// Adds a user with a token of its own, without any right until RBAC gives it some.
-    #[must_use]
     pub fn user(mut self, name: &str, groups: &[&str]) -> Self {
         self.users.push((
             name.to_owned(),
@@ -97,7 +93,6 @@ impl ApiServerOptions {
 
     /// Adds users that may do everything, whose writes to Deployments and Leases are recorded for
     /// [`KubeApiserver::audit`].
-    #[must_use]
     pub fn audited(mut self, users: &[&str]) -> Self {
         self.audited.extend(users.iter().map(|user| (*user).to_owned()));
         users
@@ -106,7 +101,6 @@ impl ApiServerOptions {
     }
 
     /// Adds a flag to the command line, for example `--max-requests-inflight=5`.
-    #[must_use]
     pub fn flag(mut self, flag: &str) -> Self {
         self.flags.push(flag.to_owned());
         self
@@ -195,33 +189,26 @@ impl KubeApiserver {
     }
 
     /// The name it was started with.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Its URL, the same after it was stopped and started again.
-    #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
     /// The certificate of the authority that signed its certificate.
-    #[must_use]
     pub fn ca_pem(&self) -> &str {
         &self.ca_pem
     }
 
     /// A client that may do everything.
-    #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
     /// The kubeconfig of a user named in the options, or of "admin".
-    ///
-    /// # Errors
-    /// When there is no such user.
     pub fn kubeconfig_for(&self, user: &str) -> anyhow::Result<String> {
         let token = self.tokens.get(user);
         let token =
@@ -230,17 +217,11 @@ impl KubeApiserver {
     }
 
     /// The writes so far of the users that are audited.
-    ///
-    /// # Errors
-    /// When there are no such users.
     pub fn audit(&self) -> anyhow::Result<Vec<Write>> {
         self.audit.lock().writes().map(<[Write]>::to_vec)
     }
 
     /// Kills it. Connections to it are refused from then on. Does nothing when it is stopped.
-    ///
-    /// # Errors
-    /// When it does not go away.
     pub async fn stop(&self) -> anyhow::Result<()> {
         let process = self.process.lock().take();
         if let Some(process) = process {
@@ -250,9 +231,6 @@ impl KubeApiserver {
     }
 
     /// Starts it on the same address with the same data and waits until it is ready. Does nothing when it runs.
-    ///
-    /// # Errors
-    /// When it does not get ready; shows the end of its log.
     pub async fn start_again(&self) -> anyhow::Result<()> {
         if self.process.lock().is_some() {
             return Ok(());

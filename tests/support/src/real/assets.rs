@@ -26,9 +26,6 @@ pub(super) struct Assets {
 impl Assets {
     /// Looks into the folder that `KUBEBUILDER_ASSETS` names, if any, then into the cache of
     /// `tests/tools/real-kubernetes`.
-    ///
-    /// # Errors
-    /// When one is in neither; the message says which command brings it.
     pub(super) fn find() -> anyhow::Result<Self> {
         let built = tools::cache_folder()?
             .join("real-kubernetes")
@@ -64,17 +61,11 @@ impl Assets {
     }
 
     /// The minor version of the kube-controller-manager (20 for v1.20.2): its flags change over time.
-    ///
-    /// # Errors
-    /// When it cannot be run or prints something else than a version.
     pub(super) fn controller_manager_minor(&self) -> anyhow::Result<u32> {
         minor_of(&self.kube_controller_manager)
     }
 
     /// The minor version of the kube-apiserver: which groups it knows and needs changes over time.
-    ///
-    /// # Errors
-    /// When it cannot be run or prints something else than a version.
     pub(super) fn api_server_minor(&self) -> anyhow::Result<u32> {
         minor_of(&self.kube_apiserver)
     }

@@ -88,9 +88,6 @@ impl ControllerManager {
 
     /// Starts it (again) and waits until it is healthy. Does nothing when it runs. As in a cluster it knows nothing
     /// of before: every node gets a new grace period.
-    ///
-    /// # Errors
-    /// When it does not get healthy; shows the end of its log.
     pub async fn start(&self) -> anyhow::Result<()> {
         let _turn = self.turn.lock().await;
         if self.is_running() {
@@ -115,9 +112,6 @@ impl ControllerManager {
     }
 
     /// Kills it, as scaling its Deployment to zero does in the end. Does nothing when it is stopped.
-    ///
-    /// # Errors
-    /// When it does not go away.
     pub async fn stop(&self) -> anyhow::Result<()> {
         let _turn = self.turn.lock().await;
         let process = self.process.lock().take();
@@ -128,9 +122,6 @@ impl ControllerManager {
     }
 
     /// Starts or stops it, as its Deployment does.
-    ///
-    /// # Errors
-    /// As [`Self::start`] and [`Self::stop`].
     pub async fn scale(&self, replicas: i64) -> anyhow::Result<()> {
         match replicas {
             0 => self.stop().await,
@@ -139,7 +130,6 @@ impl ControllerManager {
     }
 
     /// True if it runs.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.process
             .lock()

@@ -9,7 +9,6 @@ use super::{bounded, create_unless_there};
 use crate::wait::{self, BOUND};
 
 /// Gardener's Cluster (`extensions.gardener.cloud/v1alpha1`, cluster-scoped).
-#[must_use]
 pub fn cluster_resource() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(
         "extensions.gardener.cloud",
@@ -19,7 +18,6 @@ pub fn cluster_resource() -> ApiResource {
 }
 
 /// machine-controller-manager's Machine (`machine.sapcloud.io/v1alpha1`, namespaced).
-#[must_use]
 pub fn machine_resource() -> ApiResource {
     ApiResource::from_gvk(&GroupVersionKind::gvk(
         "machine.sapcloud.io",
@@ -29,9 +27,6 @@ pub fn machine_resource() -> ApiResource {
 }
 
 /// Installs Clusters and Machines and waits until the API server serves them.
-///
-/// # Errors
-/// When the API server refuses them or does not serve them in time.
 pub async fn install_seed_crds(client: &Client) -> anyhow::Result<()> {
     install(client, include_str!("seed_crds.json")).await
 }

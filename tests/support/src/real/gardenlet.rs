@@ -15,9 +15,6 @@ fn binding(name: &str, role_kind: &str, subject_kind: &str, subject: &str) -> Va
 }
 
 /// Grants a user what Gardener grants the probe in a shoot: get and list of nodes and node leases, no more.
-///
-/// # Errors
-/// When the API server refuses or does not answer.
 pub async fn grant_probe(shoot: &Client, user: &str) -> anyhow::Result<()> {
     let read = json!(["get", "list"]);
     let role: ClusterRole = serde_json::from_value(json!({
@@ -34,9 +31,6 @@ pub async fn grant_probe(shoot: &Client, user: &str) -> anyhow::Result<()> {
 
 /// Grants a group what gardenlet grants the `role` (prober or weeder) on a seed, as
 /// pkg/component/nodemanagement/dependencywatchdog/bootstrap.go of Gardener 1.150 has it.
-///
-/// # Errors
-/// When the API server refuses or does not answer.
 pub async fn grant_as_gardenlet(seed: &Client, role: &str, group: &str) -> anyhow::Result<()> {
     let name = format!("gardener.cloud:dependency-watchdog-{role}");
     let role_with = |rules: Value| json!({"metadata": {"name": name}, "rules": rules});

@@ -6,7 +6,6 @@ use serde_json::json;
 
 /// A kubeconfig for one cluster and one bearer token, all of it inline as Gardener's Secrets have it. The text is
 /// JSON, which is YAML too.
-#[must_use]
 pub fn kubeconfig(url: &str, ca_pem: &str, user: &str, token: &str) -> String {
     json!({
         "apiVersion": "v1",

@@ -67,25 +67,16 @@ pub struct RealControlPlane {
 
 impl RealControlPlane {
     /// Finds the binaries and starts etcd: below a second. `name` is part of the name of the temporary folder.
-    ///
-    /// # Errors
-    /// When the binaries are not there (names the command that brings them) or etcd does not start.
     pub async fn start(name: &str) -> anyhow::Result<Self> {
         Self::start_with(name, 1, &[]).await
     }
 
     /// The same with three members of etcd, so that one can be lost.
-    ///
-    /// # Errors
-    /// As [`RealControlPlane::start`].
     pub async fn start_with_etcd_of_three(name: &str) -> anyhow::Result<Self> {
         Self::start_with(name, 3, &[]).await
     }
 
     /// The same with an etcd that [`Etcd::fill`] fills at once.
-    ///
-    /// # Errors
-    /// As [`RealControlPlane::start`].
     pub async fn start_with_small_etcd(name: &str) -> anyhow::Result<Self> {
         Self::start_with(name, 1, &["--quota-backend-bytes=16777216"]).await
     }
@@ -105,25 +96,16 @@ impl RealControlPlane {
 
     /// Starts an API server with the default options and waits until it is ready: about ten seconds. Start several
     /// at once with `tokio::try_join!`.
-    ///
-    /// # Errors
-    /// When it does not get ready; shows the end of its log.
     pub async fn api_server(&self, name: &str) -> anyhow::Result<KubeApiserver> {
         self.api_server_with(ApiServerOptions::new(name)).await
     }
 
     /// Starts an API server and waits until it is ready.
-    ///
-    /// # Errors
-    /// When it does not get ready; shows the end of its log.
     pub async fn api_server_with(&self, options: ApiServerOptions) -> anyhow::Result<KubeApiserver> {
         KubeApiserver::start(&self.assets, &self.pki, &self.etcd, &self.scratch, options).await
     }
 
     /// Prepares a kube-controller-manager for an API server; [`ControllerManager::start`] starts it.
-    ///
-    /// # Errors
-    /// When its kubeconfig file cannot be written.
     pub fn controller_manager(
         &self,
         api_server: &KubeApiserver,
@@ -133,7 +115,6 @@ impl RealControlPlane {
     }
 
     /// The test's folder.
-    #[must_use]
     pub fn scratch(&self) -> &Arc<Scratch> {
         &self.scratch
     }

@@ -38,9 +38,6 @@ pub struct NodeRecorder {
 
 impl NodeRecorder {
     /// Starts watching; when this returns, every node that there is has been seen.
-    ///
-    /// # Errors
-    /// When the first list does not come to an end.
     pub async fn start(client: &Client) -> anyhow::Result<Self> {
         let seen = Arc::<Mutex<Vec<NodeTransition>>>::default();
         let (started, mut listed) = watch::channel(0);
@@ -71,13 +68,11 @@ impl NodeRecorder {
     }
 
     /// Every change so far, the first observation of a node included.
-    #[must_use]
     pub fn transitions(&self) -> Vec<NodeTransition> {
         self.seen.lock().clone()
     }
 
     /// The nodes that were ever Unknown: what a meltdown begins with.
-    #[must_use]
     pub fn ever_unknown(&self) -> BTreeSet<String> {
         let seen = self.seen.lock();
         let unknown = seen.iter().filter(|transition| transition.ready == "Unknown");
@@ -86,9 +81,6 @@ impl NodeRecorder {
 }
 
 /// The status of every node's Ready condition now, by name.
-///
-/// # Errors
-/// When the API server does not answer.
 pub async fn node_readiness(client: &Client) -> anyhow::Result<BTreeMap<String, String>> {
     let nodes: Api<Node> = Api::all(client.clone());
     let list = bounded("list the nodes", nodes.list(&ListParams::default())).await?;

@@ -13,9 +13,6 @@ use super::{bounded, cluster_resource, create, create_unless_there};
 use crate::fixtures;
 
 /// Makes a namespace unless it is there.
-///
-/// # Errors
-/// When the API server refuses or does not answer.
 pub async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
     create_unless_there(&Api::all(client.clone()), &namespace).await
@@ -23,9 +20,6 @@ pub async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()>
 
 /// Makes the Cluster object of a shoot. `shoot` is the Shoot as in `spec.shoot`; the shoot's namespace in the seed is
 /// the Cluster's name.
-///
-/// # Errors
-/// When the API server refuses or does not answer.
 pub async fn create_cluster(seed: &Client, namespace: &str, shoot: Value) -> anyhow::Result<()> {
     let resource = cluster_resource();
     let spec = json!({"spec": {"cloudProfile": {}, "seed": {}, "shoot": shoot}});
@@ -34,9 +28,6 @@ pub async fn create_cluster(seed: &Client, namespace: &str, shoot: Value) -> any
 }
 
 /// Makes a Secret with a kubeconfig under the key that Gardener uses.
-///
-/// # Errors
-/// When the API server refuses or does not answer.
 pub async fn create_kubeconfig_secret(
     seed: &Client,
     namespace: &str,
@@ -49,7 +40,6 @@ pub async fn create_kubeconfig_secret(
 }
 
 /// A Deployment whose pods are simulated.
-#[must_use]
 pub fn deployment(name: &str, replicas: i32) -> Value {
     json!({
         "metadata": {"name": name},
@@ -65,9 +55,6 @@ pub fn deployment(name: &str, replicas: i32) -> Value {
 }
 
 /// Makes a Deployment; a [`crate::workload_controller::WorkloadController`] plays its pods.
-///
-/// # Errors
-/// When the API server refuses or does not answer.
 pub async fn create_deployment(
     seed: &Client,
     namespace: &str,
@@ -79,9 +66,6 @@ pub async fn create_deployment(
 }
 
 /// Makes the namespace of a shoot with these Deployments, and its Cluster.
-///
-/// # Errors
-/// When the API server refuses or does not answer.
 pub async fn create_shoot(seed: &Client, shoot: &str, dependants: &[(&str, i32)]) -> anyhow::Result<()> {
     create_namespace(seed, shoot).await?;
     for (name, replicas) in dependants {
@@ -91,9 +75,6 @@ pub async fn create_shoot(seed: &Client, shoot: &str, dependants: &[(&str, i32)]
 }
 
 /// The wanted and the ready replicas of a Deployment.
-///
-/// # Errors
-/// When it is not there or the API server does not answer.
 pub async fn scale_of(seed: &Client, namespace: &str, name: &str) -> anyhow::Result<(i32, i32)> {
     let deployments: Api<Deployment> = Api::namespaced(seed.clone(), namespace);
     let deployment = bounded("get a Deployment", deployments.get(name)).await?;

@@ -33,9 +33,6 @@ type ControlError = (StatusCode, String);
 
 impl Control {
     /// Serves the control endpoint of `sandbox` on a free port of loopback: it knows no credentials.
-    ///
-    /// # Errors
-    /// When no port can be bound.
     pub async fn start(sandbox: Arc<Sandbox>) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -51,7 +48,6 @@ impl Control {
         })
     }
 
-    #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }

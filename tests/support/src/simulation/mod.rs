@@ -72,9 +72,6 @@ const FOLLOWED: [ResourceKey; 4] = [keys::DEPLOYMENTS, keys::STATEFUL_SETS, keys
 
 impl Sandbox {
     /// Starts the seed and its shoots.
-    ///
-    /// # Errors
-    /// When a port cannot be bound or two shoots have the same name.
     pub async fn start(config: SandboxConfig) -> anyhow::Result<Self> {
         let seed = ApiServer::start(ApiOptions {
             name: "seed".into(),
@@ -100,15 +97,11 @@ impl Sandbox {
     }
 
     /// The seed's API server.
-    #[must_use]
     pub fn seed(&self) -> &ApiServer {
         &self.seed
     }
 
     /// Adds a shoot, everything in it ready.
-    ///
-    /// # Errors
-    /// When there is one of this name already or a port cannot be bound.
     pub async fn add_shoot(&self, spec: SimulatedShootSpec) -> anyhow::Result<SimulatedShoot> {
         let shoot = SimulatedShoot::start(&self.seed, &spec, &self.timing).await?;
         self.shoots.write().insert(spec.namespace(), shoot.clone());
@@ -118,9 +111,6 @@ impl Sandbox {
     }
 
     /// A shoot by its name or namespace.
-    ///
-    /// # Errors
-    /// When there is no such shoot.
     pub fn shoot(&self, name: &str) -> anyhow::Result<SimulatedShoot> {
         let shoots = self.shoots.read();
         let mut all = shoots.values();
@@ -130,15 +120,11 @@ impl Sandbox {
     }
 
     /// All shoots, sorted by namespace.
-    #[must_use]
     pub fn shoots(&self) -> Vec<SimulatedShoot> {
         self.shoots.read().values().cloned().collect()
     }
 
     /// Removes a shoot with its Cluster, namespace and API server.
-    ///
-    /// # Errors
-    /// When there is no such shoot.
     pub async fn delete_shoot(&self, name: &str) -> anyhow::Result<()> {
         let shoot = self.shoot(name)?;
         self.shoots.write().remove(shoot.namespace());

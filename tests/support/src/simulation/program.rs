@@ -43,9 +43,6 @@ impl Args {
 }
 
 /// Runs a sandbox until SIGTERM or SIGINT.
-///
-/// # Errors
-/// When it cannot start or write its files.
 pub async fn run(args: Args) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

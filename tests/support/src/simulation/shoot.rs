@@ -44,7 +44,6 @@ pub struct SimulatedShootSpec {
 
 impl SimulatedShootSpec {
     /// A shoot of project `sandbox` with `nodes` nodes in three zones.
-    #[must_use]
     pub fn new(name: &str, nodes: usize) -> Self {
         Self {
             name: name.into(),
@@ -53,7 +52,6 @@ impl SimulatedShootSpec {
     }
 
     /// The namespace on the seed and the name of the Cluster.
-    #[must_use]
     pub fn namespace(&self) -> String {
         format!("shoot--sandbox--{}", self.name)
     }
@@ -105,8 +103,6 @@ pub struct PodView {
     pub name: String,
     /// True if its container is ready.
     pub ready: bool,
-    /// `restartCount` of its container.
-    pub restarts: i64,
     /// Why its container waits; empty when it runs.
     pub waiting: String,
 }
@@ -211,19 +207,16 @@ impl SimulatedShoot {
     }
 
     /// Name within the project.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
     /// Namespace on the seed, which is also the name of the Cluster.
-    #[must_use]
     pub fn namespace(&self) -> &str {
         &self.0.namespace
     }
 
     /// The shoot's own API server. Stopping or freezing it cuts off its kubelets and controllers too.
-    #[must_use]
     pub fn api(&self) -> &ApiServer {
         &self.0.api
     }
@@ -241,9 +234,6 @@ impl SimulatedShoot {
     }
 
     /// Sets the clock of a node ahead of everyone else's (negative: behind).
-    ///
-    /// # Errors
-    /// When there is no such node.
     pub fn set_clock_skew(&self, node: &str, skew: SignedDuration) -> anyhow::Result<()> {
         self.0.nodes.set_clock_skew(node, skew)
     }
@@ -260,9 +250,6 @@ impl SimulatedShoot {
     }
 
     /// Scales a Deployment as an operator would.
-    ///
-    /// # Errors
-    /// When there is no such Deployment.
     pub fn scale(&self, deployment: &str, replicas: u32) -> anyhow::Result<()> {
         let set = |value: &mut Value| value["spec"]["replicas"] = replicas.into();
         let (seed, namespace) = (&self.0.seed, self.namespace());
@@ -270,9 +257,6 @@ impl SimulatedShoot {
     }
 
     /// Changes the Cluster object.
-    ///
-    /// # Errors
-    /// When it is gone.
     pub fn update_cluster(&self, change: impl FnOnce(&mut Value)) -> anyhow::Result<()> {
         Ok(modify(
             &self.0.seed,
@@ -285,9 +269,6 @@ impl SimulatedShoot {
 
     /// Sets `spec.hibernation.enabled` and, as when that is done, `status.hibernated`. Replica counts are left alone:
     /// the audit log shows who writes to a hibernated shoot.
-    ///
-    /// # Errors
-    /// When the Cluster is gone.
     pub fn set_hibernated(&self, on: bool) -> anyhow::Result<()> {
         self.update_cluster(|cluster| {
             let shoot = &mut cluster["spec"]["shoot"];
@@ -297,9 +278,6 @@ impl SimulatedShoot {
     }
 
     /// Sets `status.lastOperation`, for instance `("Migrate", "Processing")`.
-    ///
-    /// # Errors
-    /// When the Cluster is gone.
     pub fn set_last_operation(&self, operation: &str, state: &str) -> anyhow::Result<()> {
         self.update_cluster(|cluster| {
             let last = json!({ "type": operation, "state": state });
@@ -308,9 +286,6 @@ impl SimulatedShoot {
     }
 
     /// Sets the Shoot's deletionTimestamp, with which its deletion begins.
-    ///
-    /// # Errors
-    /// When the Cluster is gone.
     pub fn mark_deleting(&self) -> anyhow::Result<()> {
         self.update_cluster(|cluster| {
             let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -319,9 +294,6 @@ impl SimulatedShoot {
     }
 
     /// Makes the probe's token invalid and writes a kubeconfig with a new one into its Secret.
-    ///
-    /// # Errors
-    /// When the Secret is gone.
     pub fn rotate_kubeconfig(&self) -> anyhow::Result<()> {
         self.api().revoke(PROBE_USER);
         let kubeconfig = json!(ByteString(self.probe_kubeconfig().into_bytes()));
@@ -331,7 +303,6 @@ impl SimulatedShoot {
     }
 
     /// The kubeconfig that the probe's Secret was made with, or the newest after a rotation.
-    #[must_use]
     pub fn probe_kubeconfig(&self) -> String {
         self.api().kubeconfig(PROBE_USER)
     }
@@ -355,7 +326,6 @@ impl SimulatedShoot {
 
     // --- asking
 
-    #[must_use]
     pub fn nodes(&self) -> Vec<NodeView> {
         let store = self.api().store();
         let view = |name: &str, ready: &str| NodeView {
@@ -374,18 +344,15 @@ impl SimulatedShoot {
     }
 
     /// How often a node was marked Unknown so far.
-    #[must_use]
     pub fn marked_unknown(&self) -> u64 {
         self.0.lifecycle.marked_unknown.load(Ordering::SeqCst)
     }
 
     /// How many machines were replaced so far.
-    #[must_use]
     pub fn machines_replaced(&self) -> u64 {
         self.0.machines.replaced.load(Ordering::SeqCst)
     }
 
-    #[must_use]
     pub fn machines(&self) -> Vec<MachineView> {
         self.on_seed(&keys::MACHINES, |machine| MachineView {
             name: machine.name().into(),
@@ -394,14 +361,12 @@ impl SimulatedShoot {
     }
 
     /// A Deployment or StatefulSet of the control plane.
-    #[must_use]
     pub fn workload(&self, name: &str) -> Option<WorkloadView> {
         let mut workloads = self.workloads().into_iter();
         workloads.find(|workload| workload.name == name)
     }
 
     /// The Deployments and StatefulSets of the control plane.
-    #[must_use]
     pub fn workloads(&self) -> Vec<WorkloadView> {
         let view = |object: &Object| WorkloadView {
             name: object.name().into(),
@@ -416,14 +381,12 @@ impl SimulatedShoot {
     }
 
     /// The pods of the control plane.
-    #[must_use]
     pub fn pods(&self) -> Vec<PodView> {
         self.on_seed(&keys::PODS, |pod| {
             let container = &pod.value()["status"]["containerStatuses"][0];
             PodView {
                 name: pod.name().into(),
                 ready: container["ready"] == true,
-                restarts: container["restartCount"].as_i64().unwrap_or_default(),
                 waiting: container["state"]["waiting"]["reason"]
                     .as_str()
                     .unwrap_or_default()

@@ -33,7 +33,6 @@ impl Default for SimTiming {
 
 impl SimTiming {
     /// Divided by `factor`, so that the world turns that much faster.
-    #[must_use]
     pub fn scaled(factor: f64) -> Self {
         let seconds = |real: f64| Duration::from_secs_f64(real / factor);
         Self {
