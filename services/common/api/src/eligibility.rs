@@ -172,8 +172,8 @@ impl ShootSettings {
         self
     }
 
-    /// True if a condition of this type, when True, marks a node of this pool as unhealthy. `pool` is the node's label
-    /// [`names::WORKER_POOL_LABEL`].
+    /// True if a condition of this type, when True, marks a node of this pool as unhealthy. `pool` is that of the
+    /// node.
     #[must_use]
     pub fn is_unhealthy_condition(&self, pool: Option<&str>, condition: &str) -> bool {
         match pool.and_then(|pool| self.unhealthy_conditions.get(pool)) {

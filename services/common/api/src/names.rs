@@ -1,5 +1,6 @@
-//! Every annotation, label, condition and namespace that the watchdog shares with Gardener, Kubernetes or the
-//! Go dependency-watchdog ("DWD"), in one place and with its source.
+//! Every annotation, condition and namespace that the watchdog shares with Gardener, Kubernetes or the Go
+//! dependency-watchdog ("DWD"), in one place and with its source. Labels and annotations of Nodes and Machines are with
+//! their types: derive macros take no constants.
 
 use std::time::Duration;
 
@@ -42,21 +43,6 @@ pub const MODE_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/mode";
 pub const FAILURE_FRACTION_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/failure-fraction";
 
 // === nodes, machines, leases ===
-
-/// Annotation on a Node that machine-controller-manager does not manage; its presence counts, whatever its value.
-/// Source: machine-controller-manager, `pkg/util/provider/machineutils` (`NotManagedByMCM`).
-pub const NOT_MANAGED_BY_MCM_ANNOTATION: &str = "node.machine.sapcloud.io/not-managed-by-mcm";
-
-/// Label on a Node with the name of its worker pool.
-/// Source: Gardener, `pkg/apis/core/v1beta1/constants` (`LabelWorkerPool`).
-pub const WORKER_POOL_LABEL: &str = "worker.gardener.cloud/pool";
-
-/// Label on a Node with its zone. Source: Kubernetes, well-known labels.
-pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-
-/// Label on a Machine with the name of its Node.
-/// Source: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`NodeLabelKey`).
-pub const NODE_LABEL: &str = "node";
 
 /// Node conditions that, when True, mark a node as unhealthy if its worker pool names none.
 /// Source: DWD, `internal/util/node.go` (`DefaultUnhealthyNodeConditions`), the same as in

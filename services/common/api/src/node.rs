@@ -14,13 +14,14 @@ use std::sync::Arc;
 pub struct NodeItem {
     /// The node's name.
     pub name: Arc<str>,
-    /// Label [`names::WORKER_POOL_LABEL`].
+    /// Label of its worker pool: Gardener, `pkg/apis/core/v1beta1/constants` (`LabelWorkerPool`).
     pub pool: Option<Arc<str>>,
-    /// Label [`names::ZONE_LABEL`].
+    /// Label of its zone: Kubernetes, well-known labels.
     pub zone: Option<Arc<str>>,
     /// `spec.providerID`, by which its Machine is found; `None` where it has none.
     pub provider_id: Option<Arc<str>>,
-    /// True if the annotation [`names::NOT_MANAGED_BY_MCM_ANNOTATION`] is there, whatever its value.
+    /// True if the annotation is there, whatever its value: machine-controller-manager, `pkg/util/provider/machineutils`
+    /// (`NotManagedByMCM`).
     pub not_managed_by_mcm: bool,
     /// `status.conditions`.
     pub conditions: Vec<NodeCondition>,

@@ -118,27 +118,6 @@ fn an_empty_list_is_one_and_a_refusal_is_none() {
     }
 }
 
-/// kops had thousands of leases whose nodes were gone.
-#[test]
-fn orphans_hide_no_lease() {
-    let mut list: serde_json::Value = serde_json::from_slice(&read("leases/six.json")).unwrap();
-    let items = list["items"].as_array_mut().unwrap();
-    let orphans = (0..300).map(|number| {
-        let mut orphan = items[0].clone();
-        orphan["metadata"]["name"] = format!("ip-10-0-{number}.gone").into();
-        orphan["metadata"]
-            .as_object_mut()
-            .unwrap()
-            .remove("ownerReferences");
-        orphan
-    });
-    let orphans: Vec<_> = orphans.collect();
-    items.splice(3..3, orphans);
-    let bytes = list.to_string().into_bytes();
-    let page = LeaseItem::page::<500>(&bytes).unwrap();
-    assert_eq!(page.items.iter().filter(|item| item.ok().is_some()).count(), 306);
-}
-
 #[test]
 fn nodes_and_machines_are_read_as_they_are() {
     let nodes = |name: &str| {

@@ -1,6 +1,5 @@
 use super::*;
 use crate::policy::{LONGEST, parse_failure_fraction, parse_mode};
-use kube::core::{ObjectList, Resource, WatchEvent};
 use serde_json::json;
 
 const FIXTURE: &str = include_str!("../../tests/fixtures/cluster.json");
@@ -71,15 +70,6 @@ fn the_annotations_of_the_policy_are_kept_whatever_they_say() {
 }
 
 #[test]
-fn is_a_resource_of_the_extensions_group() {
-    assert_eq!(Cluster::api_version(&()), "extensions.gardener.cloud/v1alpha1");
-    assert_eq!(
-        Cluster::url_path(&(), None),
-        "/apis/extensions.gardener.cloud/v1alpha1/clusters"
-    );
-}
-
-#[test]
 fn a_malformed_shoot_leaves_the_name_and_says_where() {
     let cases = [
         (json!({}), "spec.shoot is absent"),
@@ -129,21 +119,4 @@ fn malformed_metadata_never_fails_the_object() {
         cluster.metadata.deletion_timestamp.is_some(),
         "a deletion that cannot be dated is still one"
     );
-}
-
-#[test]
-fn one_bad_cluster_hides_no_other_in_lists_and_watches() {
-    let list = json!({"metadata": {"resourceVersion": "12"}, "items": [
-        {"metadata": {"name": "bad"}, "spec": {"shoot": {"spec": {"provider": {"workers": "none"}}}}},
-        {"metadata": {"name": "good"}, "spec": {"shoot": {}}},
-    ]});
-    let list: ObjectList<Cluster> = serde_json::from_value(list).unwrap();
-    let states: Vec<_> = list.items.iter().map(|c| (c.name(), c.shoot.is_ok())).collect();
-    assert_eq!(states, [("bad", false), ("good", true)]);
-    // With the type last, serde keeps the object until then.
-    let event = r#"{"object": {"metadata": {"name": "bad"}, "spec": {"shoot": []}}, "type": "DELETED"}"#;
-    let WatchEvent::Deleted(cluster) = serde_json::from_str::<WatchEvent<Cluster>>(event).unwrap() else {
-        panic!("a deletion")
-    };
-    assert_eq!(cluster.name(), "bad");
 }

@@ -145,31 +145,6 @@ fn settings_follow_the_shoot() {
     assert_eq!(default.node_monitor_grace, None);
 }
 
-/// As Gardener has written them at some time.
-#[test]
-fn clusters_of_all_shapes_are_judged() {
-    for (cluster, expected) in [
-        // Without machines of Gardener's own.
-        (
-            include_str!("../../tests/fixtures/reports/clusters/unmanaged-infra.json"),
-            Err(SkipReason::SelfHosted),
-        ),
-        // Of garden.sapcloud.io/v1beta1, where the workers were somewhere else.
-        (
-            include_str!("../../tests/fixtures/reports/clusters/old-garden-sapcloud-io.json"),
-            Err(SkipReason::NoWorkers),
-        ),
-        // With a Shoot as Go writes it without its kind.
-        (
-            include_str!("../../tests/fixtures/reports/clusters/shoot-as-unversioned-go.json"),
-            Ok(ShootSettings::default()),
-        ),
-    ] {
-        let cluster: Cluster = serde_json::from_str(cluster).unwrap();
-        assert_eq!(may_start(&cluster), expected, "{}", cluster.name());
-    }
-}
-
 #[test]
 fn only_what_matters_changes_the_settings() {
     let base = may_continue(&with("/metadata/resourceVersion", json!("1"))).unwrap();

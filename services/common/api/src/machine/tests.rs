@@ -1,10 +1,9 @@
 use super::*;
-use crate::names;
 use serde_json::json;
 
 fn object(node: serde_json::Value, phase: serde_json::Value) -> serde_json::Value {
     json!({
-        "metadata": {"name": "m", "namespace": "shoot--a--b", "labels": {names::NODE_LABEL: node, "name": "pool"}},
+        "metadata": {"name": "m", "namespace": "shoot--a--b", "labels": {"node": node, "name": "pool"}},
         "status": {"currentStatus": {"phase": phase}, "lastOperation": {"state": "Processing"}},
     })
 }

@@ -28,8 +28,7 @@ fn reads_a_list_as_the_api_server_answers_it() {
 #[test]
 fn the_annotation_counts_whatever_its_value() {
     for value in [json!("1"), json!("false"), json!(""), json!(null)] {
-        let node =
-            json!({"metadata": {"name": "n", "annotations": {names::NOT_MANAGED_BY_MCM_ANNOTATION: value}}});
+        let node = json!({"metadata": {"name": "n", "annotations": {"node.machine.sapcloud.io/not-managed-by-mcm": value}}});
         assert!(
             serde_json::from_value::<NodeItem>(node)
                 .unwrap()
@@ -83,16 +82,4 @@ fn a_node_may_lack_all_but_its_name() {
         assert_eq!((node.pool, node.zone, node.conditions.len()), (None, None, 0));
     }
     assert!(serde_json::from_value::<NodeItem>(json!({"metadata": {}})).is_err());
-}
-
-#[test]
-fn the_serde_names_are_the_constants() {
-    // Derive macros take literals only.
-    let labels = json!({names::WORKER_POOL_LABEL: "p", names::ZONE_LABEL: "z"});
-    let node: NodeItem =
-        serde_json::from_value(json!({"metadata": {"name": "n", "labels": labels}})).unwrap();
-    assert_eq!(
-        (node.pool.as_deref(), node.zone.as_deref()),
-        (Some("p"), Some("z"))
-    );
 }

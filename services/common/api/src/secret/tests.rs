@@ -1,5 +1,5 @@
 use super::*;
-use kube::core::{ObjectList, Resource};
+use kube::core::ObjectList;
 use serde_json::{Value, json};
 
 fn secret(data: Value) -> KubeconfigSecret {
@@ -44,12 +44,4 @@ fn a_malformed_one_says_what_is_wrong_and_not_what_is_in_it() {
     }
     assert!(b.kubeconfig().unwrap_err().starts_with("data.kubeconfig"));
     assert_eq!(d.kubeconfig(), Ok(Some(&b"x"[..])));
-}
-
-#[test]
-fn is_a_core_resource() {
-    assert_eq!(
-        KubeconfigSecret::url_path(&(), Some("shoot--a--b")),
-        "/api/v1/namespaces/shoot--a--b/secrets"
-    );
 }
