@@ -326,17 +326,4 @@ mod tests {
         update(&mut shown, &needed[2..], &[]);
         assert_eq!(shown, expected(false));
     }
-
-    #[test]
-    fn permissions_read_like_sentences() {
-        let scale = Permission::new("update", "apps", "deployments/scale");
-        assert_eq!(
-            scale.to_string(),
-            "update deployments.apps/scale in all namespaces"
-        );
-        let secret = Permission::new("get", "", "secrets")
-            .named("probe")
-            .in_namespace("garden");
-        assert_eq!(secret.to_string(), "get secrets named probe in namespace garden");
-    }
 }

@@ -32,18 +32,23 @@ use watchdog_sandbox::{ApiServer, AuditEntry, Fault, FaultAction, Rule};
 use watchdog_test_support::in_process::{CapturedOutput, ServiceFiles, api_server, eventually, until_ready};
 use watchdog_test_support::sandboxed::client;
 
+/// A watch of the Leases.
+fn leases(client: kube::Client) -> Watch<Lease> {
+    Watch {
+        name: "leases".into(),
+        api: Api::namespaced(client, "garden"),
+        config: watcher::Config::default(),
+        ends_if_not_served: false,
+    }
+}
+
 #[tokio::test]
 async fn a_quiet_watch_that_was_refused_for_a_while_is_ready_again() {
     let api = api_server(&["garden"]).await.unwrap();
     let client = client(&api.kubeconfig("watcher")).await.unwrap();
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let listed = Arc::new(Mutex::new(0));
-    let watch = Watch {
-        name: "leases".into(),
-        api: Api::<Lease>::namespaced(client, "garden"),
-        config: watcher::Config::default(),
-        ends_if_not_served: false,
-    };
+    let watch = leases(client);
     let count = listed.clone();
     let on_change = move |change| match change {
         Change::Synced(keys) if keys == BTreeSet::new() => *count.lock() += 1,
@@ -94,12 +99,7 @@ async fn a_seed_that_goes_on_failing_gets_ever_fewer_lists_and_one_line_in_the_l
         let _default = tracing::subscriber::set_default(subscriber);
         let api = api_server(&["garden"]).await.unwrap();
         let client = client(&api.kubeconfig("watcher")).await.unwrap();
-        let watch = Watch {
-            name: "leases".into(),
-            api: Api::<Lease>::namespaced(client, "garden"),
-            config: watcher::Config::default(),
-            ends_if_not_served: false,
-        };
+        let watch = leases(client);
         let (readiness, stop) = (Readiness::default(), CancellationToken::new());
         fail(&api);
         let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), |_| {}));
@@ -133,12 +133,7 @@ async fn watches_that_end_at_once_have_failed() {
     let api = api_server(&["garden"]).await.unwrap();
     let files = ServiceFiles::new("").unwrap();
     let kubeconfig = files.kubeconfig(&api, "watcher").unwrap();
-    let watch = Watch {
-        name: "leases".into(),
-        api: Api::<Lease>::namespaced(connect(Some(&kubeconfig), "watcher").await.unwrap(), "garden"),
-        config: watcher::Config::default(),
-        ends_if_not_served: false,
-    };
+    let watch = leases(connect(Some(&kubeconfig), "watcher").await.unwrap());
     api.inject(Fault::always(FaultAction::Empty).verb("watch"));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), |_| {}));
@@ -194,12 +189,7 @@ fn seed_that_fails(fails: Arc<AtomicBool>) -> kube::Client {
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_cannot_be_listed_for_minutes_blocks_until_it_can() {
     let fails = Arc::new(AtomicBool::new(false));
-    let watch = Watch {
-        name: "leases".into(),
-        api: Api::<Lease>::namespaced(seed_that_fails(fails.clone()), "garden"),
-        config: watcher::Config::default(),
-        ends_if_not_served: false,
-    };
+    let watch = leases(seed_that_fails(fails.clone()));
     let (readiness, stop) = (Readiness::default(), CancellationToken::new());
     let run = tokio::spawn(watch.run(readiness.clone(), stop.clone(), |_| {}));
     until_ready(&readiness, true).await;
@@ -226,18 +216,13 @@ async fn a_kind_that_cannot_be_listed_for_minutes_blocks_until_it_can() {
 async fn whether_etcd_was_restored_is_asked_again_soon_after_a_failure() {
     let api = api_server(&["garden"]).await.unwrap();
     let client = client(&api.kubeconfig("watcher")).await.unwrap();
-    let leases = Api::<Lease>::namespaced(client, "garden");
     let lease: Lease = serde_json::from_value(json!({"metadata": {"name": "probe"}})).unwrap();
-    leases.create(&PostParams::default(), &lease).await.unwrap();
+    let all = Api::<Lease>::namespaced(client.clone(), "garden");
+    all.create(&PostParams::default(), &lease).await.unwrap();
     let fails = |query| Fault::always(FaultAction::InternalError).query(query).times(1);
     api.inject(fails("watch=true"));
     api.inject(fails("limit=1"));
-    let watch = Watch {
-        name: "leases".into(),
-        api: leases,
-        config: watcher::Config::default(),
-        ends_if_not_served: false,
-    };
+    let watch = leases(client);
     let stop = CancellationToken::new();
     let run = tokio::spawn(watch.run(Readiness::default(), stop.clone(), |_| {}));
     let checks = || {

@@ -119,12 +119,6 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_found_by_its_lease() {
-        let found = parse("lease-probe", &stored("probe-0")).unwrap();
-        assert_eq!((&*found.identity, &*found.address), ("probe-0", "10.0.0.1:9645"));
-    }
-
-    #[test]
     fn what_is_no_membership_lease_is_no_member() {
         let annotate = |key: &str, value: String| {
             let mut metadata = stored("probe-0");
