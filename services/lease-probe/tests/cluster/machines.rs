@@ -6,7 +6,7 @@ use http::{Request, Response};
 use http_body_util::Full;
 use kube::client::Body;
 use lease_probe::cluster::machines;
-use lease_probe::domain::outcome::{Outcome, ProbeFailure};
+use lease_probe::domain::outcome::ProbeFailure;
 use tokio_util::sync::CancellationToken;
 use watchdog_runtime::failure::Reason;
 use watchdog_runtime::readiness::Readiness;
@@ -14,35 +14,6 @@ use watchdog_sandbox::resource::{ResourceType, keys};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 use watchdog_test_support::in_process::eventually;
 use watchdog_test_support::sandboxed::client;
-
-const BOUND: Duration = Duration::from_secs(60);
-
-#[tokio::test]
-async fn a_429_of_the_seed_says_how_long_to_leave_it_alone() {
-    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let seed = client(&server.kubeconfig("lease-probe")).await.unwrap();
-    assert_eq!(machines::list(&seed, "shoot--a--b", BOUND).await, Ok(vec![]));
-
-    server.inject(Fault::always(FaultAction::TooManyRequests { retry_after: 25 }).path("/apis/machine"));
-    let throttled = machines::list(&seed, "shoot--a--b", BOUND).await.unwrap_err();
-    assert_eq!(
-        throttled,
-        ProbeFailure::MachinesThrottled(Some(Duration::from_secs(25)))
-    );
-    assert_eq!(throttled.outcome(), Outcome::Inconclusive);
-    assert!(
-        throttled.to_string().contains("asks to wait for 25s"),
-        "{throttled}"
-    );
-
-    server.clear_faults();
-    server.inject(Fault::always(FaultAction::InternalError).path("/apis/machine"));
-    let failed = machines::list(&seed, "shoot--a--b", BOUND).await.unwrap_err();
-    assert!(
-        matches!(&failed, ProbeFailure::Machines(why) if why.contains("500")),
-        "{failed}"
-    );
-}
 
 #[tokio::test]
 async fn a_list_without_an_answer_is_given_up() {
