@@ -27,23 +27,6 @@ fn exists(pid: i32) -> bool {
 }
 
 #[tokio::test]
-async fn the_log_tells_where_a_server_listens() {
-    let (_scratch, process) =
-        shell(r#"echo starting; echo '{"message":"listening","addr":"127.0.0.1:1"}'; sleep 60"#);
-    process.wait_for_text("starting", BOUND).await.unwrap();
-    assert_eq!(
-        process.wait_for_field("listening", "addr", BOUND).await.unwrap(),
-        "127.0.0.1:1"
-    );
-    let error = process
-        .wait_for_text("never", Duration::from_millis(50))
-        .await
-        .unwrap_err()
-        .to_string();
-    assert!(error.contains("never") && error.contains("starting"), "{error}");
-}
-
-#[tokio::test]
 async fn a_process_that_ends_early_is_reported_at_once_with_its_log() {
     let (_scratch, process) = shell("echo no such config >&2; exit 2");
     let begin = Instant::now();

@@ -9,15 +9,12 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Secret},
     discovery::v1::EndpointSlice,
 };
-use kube::{
-    Api,
-    api::{DeleteParams, ListParams},
-};
+use kube::{Api, api::ListParams};
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::in_process::eventually;
 use watchdog_test_support::sandboxed::client;
 use watchdog_test_support::simulation::{
-    Cut, PodView, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
+    Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
 };
 
 /// Everything 40 times faster: the grace period is a second, a machine is replaced after 15.
@@ -93,122 +90,6 @@ async fn a_shoot_begins_ready() {
     );
     let nodes: Api<Node> = Api::all(client(&shoot.probe_kubeconfig()).await.unwrap());
     nodes.list(&ListParams::default()).await.unwrap();
-}
-
-#[tokio::test]
-async fn leases_are_renewed_unless_cut() {
-    let (_sandbox, shoot) = one_shoot(fast(), 6).await;
-    let renewals = || {
-        shoot
-            .nodes()
-            .into_iter()
-            .map(|node| node.renew_time)
-            .collect::<Vec<_>>()
-    };
-    let first = renewals();
-    eventually("every lease is renewed", || {
-        renewals().iter().zip(&first).all(|(now, then)| now > then)
-    })
-    .await;
-    let victim = shoot.nodes()[0].clone();
-    shoot.cut(Cut::Nodes(vec![victim.name.clone()]));
-    let before = renewals();
-    eventually("the others go on", || {
-        renewals()
-            .iter()
-            .zip(&before)
-            .filter(|(now, then)| now > then)
-            .count()
-            == 5
-    })
-    .await;
-    shoot.heal();
-    eventually("it renews again", || shoot.nodes()[0].renew_time > before[0]).await;
-}
-
-#[tokio::test]
-async fn without_a_watchdog_nodes_melt_down() {
-    let (_sandbox, shoot) = one_shoot(fast(), 6).await;
-    let before = shoot.machines();
-    shoot.cut(Cut::All);
-    eventually("all nodes are Unknown", || shoot.marked_unknown() == 6).await;
-    eventually("all machines are replaced", || shoot.machines_replaced() == 6).await;
-    shoot.heal();
-    eventually("new machines run", || {
-        let machines = shoot.machines();
-        machines.len() == 6
-            && machines.iter().all(|machine| machine.phase == "Running")
-            && machines
-                .iter()
-                .all(|machine| before.iter().all(|old| old.name != machine.name))
-    })
-    .await;
-    eventually("new nodes are ready", || {
-        let nodes = shoot.nodes();
-        nodes.len() == 6 && nodes.iter().all(|node| node.ready == "True")
-    })
-    .await;
-    assert_eq!(shoot.marked_unknown(), 6);
-}
-
-#[tokio::test]
-async fn dependants_crash_loop_and_a_deleted_pod_recovers_at_once() {
-    // Back-off in real time: a pod in it stays there for the length of this test.
-    let timing = SimTiming {
-        crash_backoff: Duration::from_secs(600),
-        crash_backoff_max: Duration::from_secs(600),
-        ..fast()
-    };
-    let (sandbox, shoot) = one_shoot(timing, 1).await;
-    shoot.service_down("etcd-main-client");
-    eventually("the chain crash-loops", || {
-        shoot
-            .pods()
-            .iter()
-            .filter(|pod| pod.waiting == "CrashLoopBackOff")
-            .count()
-            == 4
-    })
-    .await;
-    assert_eq!(shoot.workload("kube-apiserver").unwrap().ready_replicas, 0);
-    let seed = client(&sandbox.seed().kubeconfig("weeder")).await.unwrap();
-    let slices: Api<EndpointSlice> = Api::namespaced(seed.clone(), shoot.namespace());
-    let slice = slices.get("etcd-main-client-sandbox").await.unwrap();
-    let conditions = slice.endpoints[0].conditions.as_ref().unwrap();
-    assert_eq!(conditions.ready, Some(false));
-
-    shoot.service_up("etcd-main-client");
-    eventually("etcd is ready", || {
-        shoot.workload("etcd-main").unwrap().ready_replicas == 1
-    })
-    .await;
-    let crashing = |pod: &PodView| pod.waiting == "CrashLoopBackOff";
-    assert_eq!(
-        shoot.pods().iter().filter(|pod| crashing(pod)).count(),
-        4,
-        "back-off takes no notice"
-    );
-
-    let pods: Api<Pod> = Api::namespaced(seed, shoot.namespace());
-    for workload in ["kube-apiserver", "kube-controller-manager"] {
-        let pod = shoot
-            .pods()
-            .into_iter()
-            .find(|pod| pod.name.starts_with(workload))
-            .unwrap();
-        pods.delete(&pod.name, &DeleteParams::default()).await.unwrap();
-        eventually("the new pod is ready", || {
-            shoot.workload(workload).unwrap().ready_replicas == 1
-        })
-        .await;
-    }
-    let restarts: Vec<i64> = shoot
-        .pods()
-        .iter()
-        .filter(|pod| pod.name.starts_with("kube-apiserver"))
-        .map(|pod| pod.restarts)
-        .collect();
-    assert_eq!(restarts, [0]);
 }
 
 #[tokio::test]
