@@ -61,9 +61,6 @@ pub fn mib(kb: u64) -> f64 {
 }
 
 /// From a time to the arrival of a request, in microseconds.
-///
-/// # Errors
-/// When the request came before.
 pub fn micros_since(time: Timestamp, request: &AuditEntry) -> anyhow::Result<i64> {
     let micros = request.time.as_microsecond() - time.as_microsecond();
     ensure!(micros >= 0, "{} {} came too early", request.verb, request.path);
@@ -100,9 +97,6 @@ pub fn busiest_second(times: impl IntoIterator<Item = Timestamp>) -> usize {
 }
 
 /// The sandbox's API server as a seed: with room for the requests and changes of ten thousand shoots.
-///
-/// # Errors
-/// When no port is free.
 pub async fn sandbox_seed() -> anyhow::Result<ApiServer> {
     let options = ApiOptions {
         namespaces: vec!["garden".to_owned()],
@@ -114,9 +108,6 @@ pub async fn sandbox_seed() -> anyhow::Result<ApiServer> {
 }
 
 /// Prints figures as JSON: their names, with their units, explain them.
-///
-/// # Errors
-/// When standard output is closed.
 pub fn print(figures: &impl Serialize) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(figures)?;
     Ok(writeln!(std::io::stdout().lock(), "{text}")?)

@@ -83,9 +83,6 @@ pub struct Rig {
 
 impl Rig {
     /// Starts a seed and the fleet, and puts all shoots on the seed.
-    ///
-    /// # Errors
-    /// When something does not come up.
     pub async fn start(options: RigOptions) -> anyhow::Result<Self> {
         let scratch = Scratch::new("bench")?;
         let (seed_runtime, fleet_runtime) = (runtime("seed")?, runtime(FLEET)?);
@@ -131,9 +128,6 @@ impl Rig {
     }
 
     /// Starts lease-probe replicas.
-    ///
-    /// # Errors
-    /// When one does not come up.
     pub async fn lease_probes(&self, replicas: usize) -> anyhow::Result<Vec<Service>> {
         let mut services = Vec::new();
         for i in 0..replicas {
@@ -144,9 +138,6 @@ impl Rig {
     }
 
     /// CPU time of the fleet.
-    ///
-    /// # Errors
-    /// When the system does not show it.
     pub fn fleet_cpu(&self) -> anyhow::Result<Duration> {
         cpu_of_threads(FLEET)
     }

@@ -51,13 +51,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tests_and_programs_share_the_folder() {
-        let folder = Some(Path::new("/w/target/debug"));
-        assert_eq!(profile_folder(Path::new("/w/target/debug/deps/e2e-0123")), folder);
-        assert_eq!(profile_folder(Path::new("/w/target/debug/demo")), folder);
-    }
-
-    #[test]
     fn a_missing_program_names_the_command_that_builds_it() {
         let error = path("no-such-program").unwrap_err().to_string();
         assert!(error.contains("cargo build --workspace --bins"), "{error}");

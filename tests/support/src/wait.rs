@@ -75,16 +75,6 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_value_ends_the_wait() {
-        let mut looks = 0;
-        let found = until("the third look", Duration::from_secs(1), || {
-            looks += 1;
-            ready(Ok((looks == 3).then_some(looks)))
-        });
-        assert_eq!(found.await.unwrap(), 3);
-    }
-
-    #[tokio::test(start_paused = true)]
     async fn a_wait_in_vain_names_the_last_error() {
         let error = until::<(), _>("a miracle", Duration::from_millis(60), || async {
             bail!("no such thing")

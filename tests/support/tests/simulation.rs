@@ -14,7 +14,7 @@ use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::in_process::eventually;
 use watchdog_test_support::sandboxed::client;
 use watchdog_test_support::simulation::{
-    Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
+    Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
 };
 
 /// Everything 40 times faster: the grace period is a second, a machine is replaced after 15.
@@ -90,6 +90,21 @@ async fn a_shoot_begins_ready() {
     );
     let nodes: Api<Node> = Api::all(client(&shoot.probe_kubeconfig()).await.unwrap());
     nodes.list(&ListParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn replaced_machines_join_when_the_network_is_back() {
+    let (_sandbox, shoot) = one_shoot(fast(), 6).await;
+    shoot.cut(Cut::All);
+    eventually("all machines are replaced", || shoot.machines_replaced() == 6).await;
+    shoot.heal();
+    eventually("six machines run, and six nodes are ready", || {
+        let (machines, nodes) = (shoot.machines(), shoot.nodes());
+        let running = machines.iter().filter(|machine| machine.phase == "Running");
+        let ready = nodes.iter().filter(|node| node.ready == "True");
+        (machines.len(), running.count(), nodes.len(), ready.count()) == (6, 6, 6, 6)
+    })
+    .await;
 }
 
 #[tokio::test]

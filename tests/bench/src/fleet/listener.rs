@@ -40,9 +40,6 @@ pub struct FleetListener {
 
 impl FleetListener {
     /// Binds a free port on all addresses: each shoot has one of its own in 127.0.0.0/8.
-    ///
-    /// # Errors
-    /// When no port is free or a certificate cannot be made.
     pub fn bind() -> anyhow::Result<Self> {
         let certificate = ServerCertificate::new("fleet-ca", &[&format!("*.{DOMAIN}")])?;
         let reserved = bound_socket(0)?;
@@ -59,9 +56,6 @@ impl FleetListener {
     }
 
     /// Serves callers on this machine until it is dropped.
-    ///
-    /// # Errors
-    /// When the port cannot be listened on again after an outage.
     pub async fn serve(mut self, fleet: Arc<Fleet>) -> anyhow::Result<()> {
         let mut availability = fleet.availability.subscribe();
         loop {

@@ -40,9 +40,6 @@ pub struct ShootEndpoint {
 
 impl ShootEndpoint {
     /// The kubeconfig for the shoot with this index. The server name tells the fleet which shoot is meant.
-    ///
-    /// # Errors
-    /// Never in practice: the text that it changes is its own.
     pub fn kubeconfig(&self, index: usize) -> anyhow::Result<String> {
         let url = format!("https://{}:{}", Fleet::address(index), self.port);
         let mut value: Value = serde_json::from_str(&kubeconfig(&url, &self.ca_pem, USER, TOKEN))?;
@@ -54,9 +51,6 @@ impl ShootEndpoint {
 }
 
 /// Puts all shoots on the seed; the Cluster of each comes last, as in Gardener.
-///
-/// # Errors
-/// When the seed refuses or does not answer.
 pub async fn seed(
     fleet: &Fleet,
     client: &Client,

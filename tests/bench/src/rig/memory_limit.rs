@@ -24,9 +24,6 @@ pub struct MemoryLimit {
 
 impl MemoryLimit {
     /// Puts a running process into a group of its own; memory that it has already stays uncounted.
-    ///
-    /// # Errors
-    /// When this user may not make cgroups.
     pub fn of_process(pid: i32, mib: u64) -> anyhow::Result<Self> {
         let (root, limit, most_used) = VERSIONS
             .into_iter()
@@ -48,9 +45,6 @@ impl MemoryLimit {
     }
 
     /// The most memory that the process had in it, in MiB.
-    ///
-    /// # Errors
-    /// When the kernel does not say.
     pub fn most_used_mib(&self) -> anyhow::Result<f64> {
         let text = fs::read_to_string(&self.most_used)
             .with_context(|| format!("read {}", self.most_used.display()))?;

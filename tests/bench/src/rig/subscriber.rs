@@ -47,9 +47,6 @@ pub struct Subscriber {
 
 impl Subscriber {
     /// Follows these replicas, each over a connection and a stream of its own.
-    ///
-    /// # Errors
-    /// When an address cannot be used.
     pub fn start<'a>(
         setup: &Setup,
         services: impl IntoIterator<Item = &'a Service>,
@@ -93,18 +90,12 @@ impl Subscriber {
     }
 
     /// Waits until this many shoots have this outcome.
-    ///
-    /// # Errors
-    /// When they have not within `bound`; says how many have.
     pub async fn until(&self, count: usize, outcome: Outcome, bound: Duration) -> anyhow::Result<()> {
         self.until_last(count, bound, |last| last.outcome == outcome)
             .await
     }
 
     /// Waits until the last changes of this many shoots are as they should be.
-    ///
-    /// # Errors
-    /// When they are not within `bound`; says how many are.
     pub async fn until_last(
         &self,
         count: usize,

@@ -150,9 +150,6 @@ impl MeasuredReplicas<'_> {
 }
 
 /// Measures.
-///
-/// # Errors
-/// When something does not come up or a shoot does not become healthy.
 pub async fn run(options: HealthyOptions) -> anyhow::Result<()> {
     let interval = Duration::from_secs_f64(options.interval);
     let rig = Rig::start(RigOptions {
@@ -193,9 +190,6 @@ pub async fn run(options: HealthyOptions) -> anyhow::Result<()> {
 }
 
 /// Starts the replicas and waits until every shoot is healthy.
-///
-/// # Errors
-/// When one does not come up or a shoot does not become healthy.
 pub(super) async fn start(rig: &Rig, replicas: usize) -> anyhow::Result<(Vec<Service>, Subscriber)> {
     let services = rig.lease_probes(replicas).await?;
     let subscriber = Subscriber::start(&rig.setup, &services, Scope::Replica)?;

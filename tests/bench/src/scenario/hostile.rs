@@ -64,9 +64,6 @@ struct HostileFigures {
 
 impl HostileFigures {
     /// Succeeds if the honest shoots are served and the memory stayed below the limit.
-    ///
-    /// # Errors
-    /// Names the first target that was missed.
     fn check(&self) -> anyhow::Result<()> {
         let below = |value: Option<f64>, most: f64| value.is_some_and(|value| value <= most);
         ensure!(below(self.schedule_lag_p99_below_ms, 250.0), "probes start late");
@@ -101,9 +98,6 @@ async fn start_servers() -> anyhow::Result<(Vec<HostileServer>, SeparateRuntime)
 }
 
 /// Measures.
-///
-/// # Errors
-/// When something does not come up, lease-probe ends, or a loss is not reported or falsely so.
 pub async fn run() -> anyhow::Result<()> {
     let rig = Rig::start(RigOptions::new(SHOOTS, NODES, INTERVAL)).await?;
     let (servers, _runtime) = start_servers().await?;

@@ -71,9 +71,6 @@ struct IncidentFigures {
 }
 
 /// Measures.
-///
-/// # Errors
-/// When something does not come up, or a shoot is not scaled down or not restored.
 pub async fn run(options: IncidentOptions) -> anyhow::Result<()> {
     let rig = Rig::start(RigOptions {
         dependants: true,

@@ -100,9 +100,6 @@ fn lags<'a>(
 }
 
 /// Measures.
-///
-/// # Errors
-/// When something does not come up, or a loss or recovery is not reported, or reported before it was one.
 pub async fn run(options: LossOptions) -> anyhow::Result<()> {
     let rig = Rig::start(RigOptions::new(options.shoots, options.nodes, INTERVAL)).await?;
     let (services, subscriber) = healthy::start(&rig, 1).await?;
@@ -178,9 +175,6 @@ async fn stay_lost(rig: &Rig, services: &[Service], seconds: f64) -> anyhow::Res
 
 impl LossFigures {
     /// Succeeds if the verdicts came in time, and no shoot's nodes were listed twice.
-    ///
-    /// # Errors
-    /// Names the first target that was missed.
     fn check(&self) -> anyhow::Result<()> {
         let lag = self.detection_lag.context("no loss was reported")?;
         ensure!(lag.max <= LATEST, "losses are reported late");

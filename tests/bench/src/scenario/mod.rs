@@ -42,9 +42,6 @@ struct ScrapedHistogram(BTreeMap<u64, u64>);
 
 impl ScrapedHistogram {
     /// Reads one without labels, added up over all services.
-    ///
-    /// # Errors
-    /// When an admin endpoint does not answer.
     async fn read(services: &[Service], name: &str) -> anyhow::Result<Self> {
         let mut sum = Self::default();
         let prefix = format!("{name}_bucket{{le=\"");

@@ -98,9 +98,6 @@ struct OutageResult {
 }
 
 /// Measures.
-///
-/// # Errors
-/// When something does not come up, or a shoot does not become healthy again.
 pub async fn run(options: OutageOptions) -> anyhow::Result<()> {
     let files = options.shoots as u64 * FILES_PER_SHOOT + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
@@ -235,9 +232,6 @@ fn evaluate(changes: &[OutcomeChange], shoots: &[ShootReport], lost: usize, end:
 
 impl OutageFigures {
     /// Fails unless every shoot got the verdict that it deserves.
-    ///
-    /// # Errors
-    /// When a healthy shoot was taken for lost, or a lost one was not.
     fn check(&self) -> anyhow::Result<()> {
         let sum = |count: fn(&OutageResult) -> usize| self.outages.iter().map(count).sum::<usize>();
         let (wrong, missed) = (sum(|o| o.false_losses), sum(|o| o.undetected_losses));

@@ -40,9 +40,6 @@ pub struct ServeOptions {
 }
 
 /// Starts them, says how to use them, and waits for SIGINT or SIGTERM.
-///
-/// # Errors
-/// When something does not come up.
 pub async fn run(options: ServeOptions) -> anyhow::Result<()> {
     let rig = Arc::new(
         Rig::start(RigOptions {
