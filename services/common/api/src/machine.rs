@@ -26,8 +26,8 @@ pub enum MachinePhase {
 pub struct MachineItem {
     /// The machine's name.
     pub name: Arc<str>,
-    /// Name of its node, a label: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`NodeLabelKey`). `None` while
-    /// the machine has none.
+    /// Name of its node, a label: machine-controller-manager, `pkg/apis/machine/v1alpha1` (`NodeLabelKey`). `None`
+    /// while the machine has none.
     pub node: Option<Arc<str>>,
     /// `spec.providerID`, which is that of its node; `None` while the machine has none.
     pub provider_id: Option<Arc<str>>,

@@ -20,8 +20,8 @@ pub struct NodeItem {
     pub zone: Option<Arc<str>>,
     /// `spec.providerID`, by which its Machine is found; `None` where it has none.
     pub provider_id: Option<Arc<str>>,
-    /// True if the annotation is there, whatever its value: machine-controller-manager, `pkg/util/provider/machineutils`
-    /// (`NotManagedByMCM`).
+    /// True if the annotation is there, whatever its value: machine-controller-manager,
+    /// `pkg/util/provider/machineutils` (`NotManagedByMCM`).
     pub not_managed_by_mcm: bool,
     /// `status.conditions`.
     pub conditions: Vec<NodeCondition>,

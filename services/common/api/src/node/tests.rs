@@ -28,12 +28,10 @@ fn reads_a_list_as_the_api_server_answers_it() {
 #[test]
 fn the_annotation_counts_whatever_its_value() {
     for value in [json!("1"), json!("false"), json!(""), json!(null)] {
-        let node = json!({"metadata": {"name": "n", "annotations": {"node.machine.sapcloud.io/not-managed-by-mcm": value}}});
-        assert!(
-            serde_json::from_value::<NodeItem>(node)
-                .unwrap()
-                .not_managed_by_mcm
-        );
+        let annotations = json!({"node.machine.sapcloud.io/not-managed-by-mcm": value});
+        let node = json!({"metadata": {"name": "n", "annotations": annotations}});
+        let node: NodeItem = serde_json::from_value(node).unwrap();
+        assert!(node.not_managed_by_mcm);
     }
 }
 
