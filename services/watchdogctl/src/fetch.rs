@@ -37,9 +37,8 @@ pub(crate) struct ProgramSummary {
 }
 
 impl ProgramDialer {
-    /// The answer of a program, printable, or why there is none. A replica that cannot be reached or cannot answer now is
-    /// passed over, because it drains or has just started, and so is one that refuses another connection of the
-    /// certificate, which people share.
+    /// The answer of a program, printable, or why there is none. A replica is passed over if it cannot be reached,
+    /// drains or has just started, or refuses another connection of the certificate, which people share.
     pub(crate) async fn ask<R>(&self, program: Program, request: R) -> Result<R::Answer, CommandError>
     where
         R: UnaryRequest<Answer: Message + Name + Default> + Clone,

@@ -126,8 +126,8 @@ impl Reports {
 
     /// The report that counts: that of the newest list, and of two on the same list the newest one. A provisional one,
     /// or one that is not valid, only if there is no other; of those the newest one, because a shoot that is skipped is
-    /// not listed. Of two witnesses that say the same, the one whose
-    /// report counted before goes on until half of its validity is over: readers get it once.
+    /// not listed. Of two witnesses that say the same, the one whose report counted before goes on until half of its
+    /// validity is over: readers get it once.
     pub(super) fn newest(&mut self, now: Instant) -> Option<&VerdictReport> {
         let reported = self.by_replica.iter().map(|(of, report)| (Some(of), report));
         let left_behind = self.left_behind.iter().map(|(report, _)| (None, report));
