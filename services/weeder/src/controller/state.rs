@@ -38,8 +38,8 @@ pub(crate) struct WeederState {
     config: Arc<WeederConfig>,
     slices: BTreeMap<NamespacedName, Slice>,
     pods: BTreeMap<NamespacedName, KnownPod>,
-    /// By UID, when pods were kept back in mode observe. For the recoveries until then they count as deleted, also when
-    /// their containers run for a moment and crash again.
+    /// By UID, when pods were kept back. For the recoveries until then they count as deleted, also when their
+    /// containers run for a moment and crash again. No data show that: mode observe writes nothing.
     kept_back: BTreeMap<String, UnixTime>,
     pub(crate) services: StreamStore<NamespacedName, ServiceState>,
     pub(crate) weeders: StreamStore<NamespacedName, Weeder>,
