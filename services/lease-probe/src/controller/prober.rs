@@ -88,8 +88,8 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
         let message = "The first probe has no result yet.".to_owned();
         let pending = self.verdicts.report(Outcome::Pending, message, None, now);
         (self.report)(pending);
-        let initial_delay = self.inputs.borrow_and_update().config.initial_delay;
-        let mut due = schedule::first(now, initial_delay, shoots, (self.shared.random)());
+        let mut inputs = self.inputs.borrow_and_update().clone();
+        let mut due = schedule::first(now, inputs.config.initial_delay, shoots, (self.shared.random)());
         loop {
             let due_at = self.shared.clock.instant_at(due.0);
             tokio::select! {
@@ -98,6 +98,14 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
                     // Somebody may just have mended what was broken: look soon, but not in a storm of changes.
                     Ok(()) => {
                         self.state.forget_nodes();
+                        let before = std::mem::replace(&mut inputs, self.inputs.borrow_and_update().clone());
+                        // Another server, or another user, has not asked to be left alone.
+                        if inputs.internal != before.internal {
+                            self.throttled_until = UnixTime::default();
+                        }
+                        if inputs.external != before.external {
+                            self.external_paused_until = UnixTime::default();
+                        }
                         let soon = self.shared.now().after(MIN_SPACING);
                         due = due.min(soon.max(self.throttled_until));
                         continue;
@@ -120,7 +128,6 @@ impl<R: Fn(Verdict) + Send + Sync, C: Connector> Prober<R, C> {
                 () = tokio::time::sleep_until(due_at) => {}
             }
             SCHEDULE_LAG.record((), due_at.elapsed());
-            let inputs = self.inputs.borrow_and_update().clone();
             // On the heap while it runs: a shoot is idle most of the time and would keep room for it.
             due = Box::pin(self.probe(&inputs)).await;
         }

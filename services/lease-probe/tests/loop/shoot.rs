@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +56,8 @@ pub(crate) struct TestShoot {
     /// Until then the API server answers 429 to the list of the leases, asks to be left alone for 1 s and closes the
     /// connection.
     pub(crate) throttles_until: Millis,
+    /// Then its kubeconfig changes; 0 if it never does.
+    pub(crate) kubeconfig_changes_at: Millis,
     /// Until then the seed answers 429 to that list, and asks to be left alone until then.
     pub(crate) seed_throttles_until: Millis,
     /// Its leases have other names in each list, and its nodes cannot be listed.
@@ -72,6 +75,7 @@ impl TestShoot {
             holds_up: 0..0,
             nodes_take: 20,
             throttles_until: 0,
+            kubeconfig_changes_at: 0,
             seed_throttles_until: 0,
             renames_leases: false,
             external: Vec::new(),
@@ -125,15 +129,17 @@ pub(crate) fn run(shoot: TestShoot, interval: &str) -> Observed {
 
 async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
     const KUBECONFIG: &str = "{clusters: [{name: c, cluster: {server: 'https://shoot'}}], users: [{name: u, user: \
-                              {token: t}}], contexts: [{name: x, context: {cluster: c, user: u}}]}";
+                              {token: TOKEN}}], contexts: [{name: x, context: {cluster: c, user: u}}]}";
     let clock = Clock::start();
-    let reachable = || access(Ok(Some(KUBECONFIG.as_bytes())));
+    let with = |token| access(Ok(Some(KUBECONFIG.replace("TOKEN", token).as_bytes())));
+    let reachable = || with("t");
     let inputs = ProbeInputs {
         settings: Arc::new(ShootSettings::default()),
         config: Arc::new(config),
         internal: reachable(),
         external: (!shoot.external.is_empty()).then(reachable),
     };
+    let changes_at = shoot.kubeconfig_changes_at;
     let internal = ScriptedServer {
         began: clock.now_micros(),
         clock,
@@ -155,7 +161,7 @@ async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
         ANSWER_MEMORY,
         rand::random::<f64>,
     );
-    let (_changes, inputs) = watch::channel(inputs);
+    let (changes, inputs) = watch::channel(inputs);
     let observer = internal.clone();
     let prober = Prober::new(
         shared,
@@ -165,7 +171,14 @@ async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
         [internal.clone(), external],
     );
     let lasts = Duration::from_millis(LASTS.unsigned_abs());
-    let run = prober.run(1);
+    let change = async {
+        if changes_at > 0 {
+            tokio::time::sleep(Duration::from_millis(changes_at.unsigned_abs())).await;
+            changes.send_modify(|inputs| inputs.internal = with("another"));
+        }
+        std::future::pending::<()>().await;
+    };
+    let run = futures::future::select(pin!(prober.run(1)), pin!(change));
     let ended = tokio::time::timeout(lasts, run).await;
     assert!(ended.is_err(), "the prober ended");
     std::mem::take(&mut *internal.observed.lock())

@@ -194,6 +194,20 @@ fn an_api_server_that_answers_429_is_left_alone_for_10_s() {
     );
 }
 
+/// What one server asked for says nothing about another one, or about another user of it.
+#[test]
+fn a_new_kubeconfig_ends_the_pause_after_a_429() {
+    let shoot = TestShoot {
+        throttles_until: 5_000,
+        kubeconfig_changes_at: 6_000,
+        ..TestShoot::new(steady(3, LASTS))
+    };
+    let observed = run(shoot, "10s");
+    let began: Vec<_> = observed.probes.iter().map(|(began, _)| *began).collect();
+    assert!(began[0] < 5_000, "throttled: {began:?}");
+    assert!((6_000..=7_010).contains(&began[1]), "{began:?}");
+}
+
 /// The lists of leases go on, so silence is proven when the machines can be listed again.
 #[test]
 fn a_429_of_the_seed_pauses_only_the_lists_of_machines() {
