@@ -148,7 +148,13 @@ pub fn start(
         }
         Sharing::Leader(leadership) => {
             view.spawn_led(base, own, leadership.subscribe());
-            routes.add_service(ForwardToLeader::new(service, leadership.clone(), dialer));
+            let draining = base.draining.clone();
+            routes.add_service(ForwardToLeader::new(
+                service,
+                leadership.clone(),
+                dialer,
+                draining,
+            ));
         }
     }
     (Arc::new(VerdictCollector(manager)), view, on_cluster_change)

@@ -8,8 +8,8 @@ use watchdog_api::names::EXISTING_WATCHDOG_FIELD_MANAGER;
 use watchdog_api::policy::Mode;
 use watchdog_api::prober::ProberConfig;
 use watchdog_kube::events;
-use watchdog_kube::leadership::Leadership;
 use watchdog_kube::leadership::forward::ForwardToLeader;
+use watchdog_kube::leadership::{ElectionTiming, Leadership};
 use watchdog_kube::members::Members;
 use watchdog_kube::permissions::preflight;
 use watchdog_kube::replica::{PermissionGrantor, Replica};
@@ -67,8 +67,8 @@ pub const GRPC_SERVICE: &str = "gardener.watchdog.scaling.v1.ScalingService";
 pub async fn build(config: Config, process: Process) -> anyhow::Result<Bound> {
     let base = ServiceBuilder::bind(config.args.common.clone(), process).await?;
     let granted_by = PermissionGrantor::Chart;
-    let (mut replica, leadership) =
-        Replica::elect(&base, SERVICE, LEADER_LEASE, config.election, granted_by).await?;
+    let timing = ElectionTiming::default();
+    let (mut replica, leadership) = Replica::elect(&base, SERVICE, LEADER_LEASE, timing, granted_by).await?;
     let addresses = if config.args.lease_probe.is_empty() {
         replica.find_members(&base, LEASE_PROBE)
     } else {
@@ -142,7 +142,8 @@ pub fn start(
         leader: Box::new(move || leads.name_if_leading().to_owned()),
     };
     let api = ScalingServiceServer::new(api);
-    routes.add_service(ForwardToLeader::new(api, leadership, base.peer_dialer(SERVICE)));
+    let (dialer, draining) = (base.peer_dialer(SERVICE), base.draining.clone());
+    routes.add_service(ForwardToLeader::new(api, leadership, dialer, draining));
     let states = reconciler.states.clone();
     (Arc::new(Scrape { inputs, states }), on_cluster_change)
 }

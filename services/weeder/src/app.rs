@@ -129,8 +129,8 @@ pub fn start(
         leader: Box::new(move || leads.name_if_leading().to_owned()),
     };
     let api = WeederServiceServer::new(api);
-    let dialer = base.peer_dialer(SERVICE);
-    routes.add_service(ForwardToLeader::new(api, leadership.clone(), dialer));
+    let (dialer, draining) = (base.peer_dialer(SERVICE), base.draining.clone());
+    routes.add_service(ForwardToLeader::new(api, leadership.clone(), dialer, draining));
     Arc::new(StateCollector { leadership, state })
 }
 

@@ -77,6 +77,12 @@ pub fn error(reason: ErrorReason, message: impl Into<String>) -> Status {
     reason.status(message, |_| {})
 }
 
+/// The error for a call or a stream that ends because this process stops.
+#[must_use]
+pub fn draining() -> Status {
+    error(ErrorReason::Draining, "this replica is stopping: connect again")
+}
+
 /// The error for a field that is wrong. The message begins with the field.
 #[must_use]
 pub fn invalid(reason: ErrorReason, field: &str, description: &str) -> Status {
@@ -113,7 +119,7 @@ mod tests {
         );
         assert!(details.retry_info().is_none(), "the same request fails again");
 
-        let draining = error(ErrorReason::Draining, "stops");
+        let draining = draining();
         assert_eq!(draining.code(), Code::Unavailable);
         let retry = draining.get_error_details().retry_info().unwrap().retry_delay;
         assert_eq!(retry, Some(Duration::from_secs(1)));

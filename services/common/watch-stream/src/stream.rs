@@ -9,7 +9,7 @@ use tokio_stream::Stream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use watchdog_runtime::metrics::GaugeGuard;
-use watchdog_runtime::rpc_error::{ErrorReason, error};
+use watchdog_runtime::rpc_error::{self, ErrorReason, error};
 
 use crate::message::Message;
 use crate::metrics::{DROPPED, LAG, Rpc, SUBSCRIBERS};
@@ -35,7 +35,7 @@ where
     R: 'static,
 {
     if draining.is_cancelled() {
-        return Err(stopping());
+        return Err(rpc_error::draining());
     }
     let reader = Reader {
         subscription,
@@ -64,7 +64,7 @@ impl<K: Ord + Clone, V, R, F: FnMut(Message<K, Arc<V>>) -> Result<R, Status>> Re
     async fn next(mut self) -> (Result<R, Status>, Option<Self>) {
         let next = tokio::select! {
             biased;
-            () = self.draining.cancelled() => return (Err(stopping()), None),
+            () = self.draining.cancelled() => return (Err(rpc_error::draining()), None),
             next = self.subscription.next() => next,
         };
         match next {
@@ -81,8 +81,4 @@ impl<K: Ord + Clone, V, R, F: FnMut(Message<K, Arc<V>>) -> Result<R, Status>> Re
             }
         }
     }
-}
-
-fn stopping() -> Status {
-    error(ErrorReason::Draining, "this replica is stopping: connect again")
 }

@@ -1,7 +1,8 @@
 //! A standby passes every call of its gRPC service on to the leader, and answers and streams back.
 //!
 //! The request goes on as it came, so nothing here knows the methods of a service. A call is passed on once at most.
-//! Every answer ends when another replica leads from then on: who watches connects again and is passed on to it.
+//! Every answer ends when another replica leads from then on, or this one stops: who watches connects again and is passed
+//! on to the leader.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,8 +16,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, StreamBody};
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::NamedService;
@@ -24,7 +26,7 @@ use tonic::transport::Channel;
 use tower::{Service, ServiceExt as _};
 use watchdog_runtime::failure::chain;
 use watchdog_runtime::grpc_client::Dialer;
-use watchdog_runtime::rpc_error::{ErrorReason, error};
+use watchdog_runtime::rpc_error::{self, ErrorReason, error};
 use watchdog_runtime::rpc_metrics::Measured;
 
 use super::{Leader, Leadership};
@@ -54,6 +56,7 @@ pub struct ForwardToLeader<S> {
 struct PathToLeader {
     leadership: Leadership,
     dialer: Dialer,
+    draining: CancellationToken,
     /// The last leader's address, and the channel to it.
     channel: Mutex<Option<(Arc<str>, Measured<Channel>)>>,
     calls: Arc<Semaphore>,
@@ -62,8 +65,8 @@ struct PathToLeader {
 /// An answer that is sent.
 struct Answering {
     body: Body,
-    /// Ready when another replica leads.
-    changed: BoxFuture<'static, ()>,
+    /// Ready when this replica may not answer any more.
+    ended: BoxFuture<'static, Status>,
     _call: Option<OwnedSemaphorePermit>,
 }
 
@@ -71,10 +74,12 @@ struct Answering {
 
 impl<S> ForwardToLeader<S> {
     /// Passes the calls of `inner` on, unless this replica leads. `dialer` calls the other replicas of the program.
-    pub fn new(inner: S, leadership: Leadership, dialer: Dialer) -> Self {
+    /// Answers end when `draining` is cancelled.
+    pub fn new(inner: S, leadership: Leadership, dialer: Dialer, draining: CancellationToken) -> Self {
         let path = PathToLeader {
             leadership,
             dialer,
+            draining,
             channel: Mutex::default(),
             calls: Arc::new(Semaphore::new(MAX_CALLS)),
         };
@@ -108,19 +113,19 @@ where
             let mut leader = path.leadership.leader();
             // The first leader of a seed, or one after a crash, is found within seconds. The election ends with the
             // process.
-            let _ = timeout(WAIT_FOR_LEADER, leader.wait_for(Option::is_some)).await;
+            let elected = timeout(WAIT_FOR_LEADER, leader.wait_for(Option::is_some));
+            path.draining.run_until_cancelled(elected).await;
             // Before the decision, so that no change after it is missed.
             let known = leader.borrow_and_update().clone();
+            let mut ended = end_of_answers(leader, path.draining.clone()).boxed();
             let (answer, call) = if path.leadership.holds_lease() {
                 (inner.oneshot(request).await?, None)
             } else {
                 let forwarded = tokio::select! {
                     biased;
-                    forwarded = path.forward(known, request) => forwarded,
                     // The old one may be frozen.
-                    _ = leader.changed() => {
-                        Err(error(ErrorReason::NotLeading, "another replica leads now: call again"))
-                    }
+                    status = &mut ended => Err(status),
+                    forwarded = path.forward(known, request) => forwarded,
                 };
                 match forwarded {
                     Ok((answer, call)) => (answer, Some(call)),
@@ -130,20 +135,25 @@ where
             if answer.body().is_end_stream() {
                 return Ok(answer);
             }
-            let changed = async move {
-                // The election ends with the process.
-                let _ = leader.changed().await;
-            };
             Ok(answer.map(|body| {
                 let answering = Answering {
                     body,
-                    changed: changed.boxed(),
+                    ended,
                     _call: call,
                 };
                 Body::new(StreamBody::new(stream::unfold(Some(answering), Answering::next)))
             }))
         }
         .boxed()
+    }
+}
+
+/// Why an answer ends early, once it must. At a drain the election ends too.
+async fn end_of_answers(mut leader: watch::Receiver<Option<Leader>>, draining: CancellationToken) -> Status {
+    tokio::select! {
+        biased;
+        () = draining.cancelled() => rpc_error::draining(),
+        _ = leader.changed() => error(ErrorReason::NotLeading, "another replica leads now: connect again"),
     }
 }
 
@@ -204,21 +214,22 @@ impl PathToLeader {
 // === impl Answering ===
 
 impl Answering {
-    /// The next frame, and the rest if the same replica still leads.
+    /// The next frame, and the rest if there is more.
     async fn next(this: Option<Self>) -> Option<(Result<Frame<Bytes>, Status>, Option<Self>)> {
         let mut this = this?;
-        let why = tokio::select! {
+        let status = tokio::select! {
             biased;
-            () = &mut this.changed => "another replica leads now: connect again".to_owned(),
+            status = &mut this.ended => status,
             frame = this.body.frame() => match frame? {
                 Ok(frame) => return Some((Ok(frame), Some(this))),
-                Err(error) => {
-                    format!("the connection to the replica that leads was lost: {}", error.message())
+                Err(lost) => {
+                    let why = format!("the connection to the replica that leads was lost: {}", lost.message());
+                    error(ErrorReason::NotLeading, why)
                 }
             },
         };
         let mut trailers = HeaderMap::new();
-        let ended = error(ErrorReason::NotLeading, why).add_header(&mut trailers);
+        let ended = status.add_header(&mut trailers);
         Some((ended.map(|()| Frame::trailers(trailers)), None))
     }
 }

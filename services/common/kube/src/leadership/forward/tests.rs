@@ -22,6 +22,7 @@ struct Replica {
     name: &'static str,
     address: SocketAddr,
     setter: LeadershipSetter,
+    draining: CancellationToken,
     client: HealthClient<Channel>,
     /// Ends its server with all connections.
     server: Option<Runtime>,
@@ -48,10 +49,12 @@ impl Replica {
         let (reporter, health) = tonic_health::server::health_reporter();
         reporter.set_service_status(name, ServingStatus::Serving).await;
         let server = Runtime::new().unwrap();
+        let draining = CancellationToken::new();
+        let forward = ForwardToLeader::new(health, leadership, dialer, draining.clone());
         server.spawn(async {
             let listener = TcpListenerStream::new(listener);
             Server::builder()
-                .add_service(ForwardToLeader::new(health, leadership, dialer))
+                .add_service(forward)
                 .serve_with_incoming(listener)
                 .await
         });
@@ -59,6 +62,7 @@ impl Replica {
             name,
             address,
             setter,
+            draining,
             client: HealthClient::new(channel),
             server: Some(server),
         }
@@ -190,6 +194,27 @@ async fn a_call_that_waits_for_a_frozen_leader_ends_when_another_one_leads() {
             assert!(ended.message().contains("another replica leads now"), "{ended}");
         }
         () = next_leader => {}
+    }
+}
+
+/// Another replica answers at once, so the caller must not wait as long as for an election.
+#[tokio::test]
+async fn a_replica_that_drains_says_so_whether_it_leads_or_not() {
+    let (leader, standby) = (Replica::start("a").await, Replica::start("b").await);
+    leader.lead();
+    standby.setter.follow(leader.as_leader());
+    for replica in [&standby, &leader] {
+        let stream = replica.watch("a").await;
+        replica.draining.cancel();
+        // The election ends, too.
+        replica.setter.follow(None);
+        for ended in [end(stream).await, replica.check("a").await.unwrap_err()] {
+            assert_eq!(ended.code(), Code::Unavailable, "{ended}");
+            let reason = ended.get_details_error_info().unwrap().reason;
+            assert_eq!(reason, "DRAINING", "{ended}");
+            let retry = ended.get_details_retry_info().unwrap().retry_delay;
+            assert_eq!(retry, Some(Duration::from_secs(1)), "{ended}");
+        }
     }
 }
 
