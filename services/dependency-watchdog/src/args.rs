@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use clap::builder::NonEmptyStringValueParser;
+use clap::builder::{NonEmptyStringValueParser, OsStringValueParser};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches as _};
 use watchdog_kube::leadership::ElectionTiming;
@@ -23,9 +23,10 @@ struct Flags {
     #[arg(long, value_name = "FILE")]
     config_file: PathBuf,
 
-    /// Kubeconfig of the seed. Default: the file named by KUBECONFIG, otherwise the Pod's service account.
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    /// Kubeconfig of the seed. Default: the file named by KUBECONFIG, otherwise the Pod's service account. An empty
+    /// value is the default.
+    #[arg(long, value_name = "FILE", value_parser = OsStringValueParser::new())]
+    kubeconfig: Option<OsString>,
 
     /// Address that serves /metrics.
     #[arg(long, value_name = "[IP]:PORT", default_value = ":9643", value_parser = bind_address)]
@@ -181,8 +182,8 @@ impl Flags {
         option("--grpc-addr", OsStr::new(&grpc));
         option("--log-level", OsStr::new(self.zap_log_level));
         option("--log-format", OsStr::new(log_format));
-        if let Some(kubeconfig) = &self.kubeconfig {
-            option("--kubeconfig", kubeconfig.as_os_str());
+        if let Some(kubeconfig) = self.kubeconfig.as_ref().filter(|file| !file.is_empty()) {
+            option("--kubeconfig", kubeconfig);
         }
         let given = switches.iter().filter(|(_, is_given)| *is_given);
         args.extend(given.map(|(switch, _)| OsStr::new(*switch)));
@@ -248,6 +249,8 @@ fn log_level(text: &str) -> anyhow::Result<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     /// From pkg/component/nodemanagement/dependencywatchdog/bootstrap.go of Gardener.
@@ -282,7 +285,12 @@ dependentResourceInfos:
     fn the_command_line_of_gardenlet_is_understood() {
         let prober = parse("prober", CONFIG, &PROBER).unwrap();
         assert_eq!(prober.ignored, ["kube-api-burst", "kube-api-qps"]);
-        assert_eq!(prober.timing, ElectionTiming::CLIENT_GO);
+        let of_client_go = ElectionTiming {
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        };
+        assert_eq!(prober.timing, of_client_go);
         assert_eq!(prober.health_addr.to_string(), "[::]:9644");
         let common = prober.services.common();
         assert_eq!(common.admin_addr.to_string(), "[::]:9643");
@@ -324,6 +332,20 @@ dependentResourceInfos:
         assert_eq!(addressed.health_addr.to_string(), "0.0.0.0:1");
         let slower = parse("prober", CONFIG, &["--leader-elect-retry-period=1s500ms"]).unwrap();
         assert_eq!(slower.timing.retry_period, Duration::from_millis(1500));
+        for (flags, expected) in [
+            (&[][..], None),
+            (&["--kubeconfig="], None),
+            (&["-kubeconfig", ""], None),
+            (&["--kubeconfig=seed.yaml"], Some(Path::new("seed.yaml"))),
+            (&["--kubeconfig=seed.yaml", "--kubeconfig="], None),
+        ] {
+            let options = parse("prober", CONFIG, flags).unwrap();
+            assert_eq!(
+                options.services.common().kubeconfig.as_deref(),
+                expected,
+                "{flags:?}"
+            );
+        }
     }
 
     #[test]

@@ -8,7 +8,6 @@ use watchdog_api::names::{is_dns_label, is_dns_subdomain};
 use watchdog_api::policy::{Mode, parse_seed_mode};
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::key::ObjectKey;
-use watchdog_kube::leadership::ElectionTiming;
 use watchdog_runtime::args::CommonArgs;
 use watchdog_runtime::cli::CommandLine;
 use watchdog_runtime::config_file::ConfigFile;
@@ -63,8 +62,6 @@ pub struct Args {
 pub struct Config {
     /// The command line.
     pub args: Args,
-    /// How long the leader election takes for what; its default except in tests.
-    pub election: ElectionTiming,
     /// The configuration file.
     pub file: ConfigFile<ProberConfig>,
     /// Set when the process only restores what is held down, and ends.
@@ -98,7 +95,6 @@ impl CommandLine for Args {
         });
         Ok(Config {
             args: self,
-            election: ElectionTiming::default(),
             file,
             release,
         })

@@ -43,8 +43,6 @@ pub struct SeedRelease {
     pub lease_namespace: String,
     /// Name of this process in the Lease.
     pub identity: String,
-    /// The times of the election.
-    pub election: ElectionTiming,
     /// Most requests about shoots in a second.
     pub request_rate: u32,
     /// How.
@@ -64,7 +62,6 @@ pub async fn run(config: Config, options: Release, mut output: impl Write + Send
         rules: config.file.subscribe(),
         identity: config.args.common.identity_or_random(),
         lease_namespace: config.args.common.namespace,
-        election: config.election,
         request_rate: config.args.request_rate,
         options,
     };
@@ -157,7 +154,7 @@ impl SeedRelease {
             identity: self.identity.as_str().into(),
             address: None,
             readiness: readiness.clone(),
-            timing: self.election,
+            timing: ElectionTiming::default(),
         };
         let (leadership, election) = LeaderElection::join(election, tasks.draining());
         tasks.critical("leader-election", async move {

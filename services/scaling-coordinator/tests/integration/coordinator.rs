@@ -64,8 +64,7 @@ impl Coordinator {
             .command_line(&seed.api, USER, identity, options)
             .unwrap();
         line.extend(probes);
-        let mut config = Args::parse_from(line).check().unwrap();
-        config.election = crate::FAST_ELECTION;
+        let config = Args::parse_from(line).check().unwrap();
         let service = InProcess::start(scaling_coordinator::app::build(config, Process::default()));
         let service = service.await.unwrap();
         Self {

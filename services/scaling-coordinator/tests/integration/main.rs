@@ -22,12 +22,5 @@ use watchdog_test_support::fixtures::{CA, KCM, MCM};
 use watchdog_test_support::in_process::{eventually, eventually_async};
 use watchdog_test_support::wait::BOUND;
 
-/// As quick as a test needs it.
-const FAST_ELECTION: watchdog_kube::leadership::ElectionTiming = watchdog_kube::leadership::ElectionTiming {
-    lease_duration: std::time::Duration::from_millis(3_000),
-    renew_deadline: std::time::Duration::from_millis(2_000),
-    retry_period: std::time::Duration::from_millis(300),
-};
-
 /// A shoot's namespace.
 const SHOOT: &str = "shoot--project--one";

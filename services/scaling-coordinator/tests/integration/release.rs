@@ -37,8 +37,7 @@ impl Run {
             .command_line(&seed.api, user, "release", options)
             .unwrap();
         line.push("--release-all".to_owned());
-        let mut config = Args::parse_from(line).check().unwrap();
-        config.election = crate::FAST_ELECTION;
+        let config = Args::parse_from(line).check().unwrap();
         let (mut options, output) = (config.release.clone().unwrap(), CapturedOutput::default());
         options.plan = plan;
         let run = scaling_coordinator::app::release::run(config, options, output.clone());

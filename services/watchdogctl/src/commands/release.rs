@@ -16,7 +16,6 @@ use watchdog_api::prober::{self, ProberConfig};
 use watchdog_client::regular_file;
 use watchdog_kube::client::{found, request};
 use watchdog_kube::key::ObjectKey;
-use watchdog_kube::leadership::ElectionTiming;
 
 use super::WrittenAnswer;
 use crate::args::{ConnectArgs, ReleaseArgs};
@@ -56,7 +55,6 @@ pub(crate) async fn run(
         seed: seed.client,
         rules: rules.subscribe(),
         identity: format!("{IDENTITY}-{}", std::process::id()),
-        election: ElectionTiming::default(),
         request_rate: REQUEST_RATE,
         options: Release {
             plan: !args.yes,

@@ -70,14 +70,6 @@ impl ElectionTiming {
     pub(crate) fn request_timeout(&self) -> Duration {
         self.renew_deadline / 2
     }
-
-    /// Those of client-go and of the Go program. With clocks that are 10 % off, a leader stops after at most 11.1 s and
-    /// another begins after at least 13.6 s.
-    pub const CLIENT_GO: Self = Self {
-        lease_duration: Duration::from_secs(15),
-        renew_deadline: Duration::from_secs(10),
-        retry_period: Duration::from_secs(2),
-    };
 }
 
 impl Default for ElectionTiming {
