@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::mem::take;
+use std::time::Duration;
 
 use futures::future::try_join_all;
 use prost::{Message, Name};
+use tokio::time::{Instant, timeout_at};
 use tonic::Code;
-use watchdog_client::consumer::{ListRequest, UnaryRequest, call};
+use watchdog_client::consumer::{CALL_TIMEOUT, ListRequest, UnaryRequest, call};
+use watchdog_client::failure::{Failure, Reason};
 use watchdog_client::wire::{ItemPage, MAX_PAGE_SIZE};
 use watchdog_proto::probe::v1::{self as probe, GetVerdictRequest, GetVerdictResponse};
 use watchdog_proto::scaling::v1::{self as scaling, GetScalingRequest, GetScalingResponse};
@@ -22,6 +25,9 @@ use crate::render::text::missing_replicas;
 
 /// Pages at most: a server that sends more than any seed can have is broken.
 const MAX_PAGES: usize = 1_000;
+
+/// All pages of a list arrive within this time.
+const LIST_TIMEOUT: Duration = CALL_TIMEOUT.saturating_mul(4);
 
 /// A program in numbers.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -64,30 +70,12 @@ impl ProgramDialer {
         }
     }
 
-    /// All pages as one answer, which is the last of them with the items of all. If a page lacks something, so does the
-    /// answer.
-    pub(crate) async fn all_pages<R>(
-        &self,
-        program: Program,
-        mut request: R,
-    ) -> Result<R::Answer, CommandError>
+    /// All pages as one answer.
+    pub(crate) async fn all_pages<R>(&self, program: Program, request: R) -> Result<R::Answer, CommandError>
     where
         R: ListRequest<Answer: Message + Name + Default>,
     {
-        let (mut items, mut pages, mut page_token) = (Vec::new(), 0, String::new());
-        let mut incomplete: Option<Completeness> = None;
-        loop {
-            request.set_page(MAX_PAGE_SIZE, page_token);
-            let mut page: ItemPage<R::Item> = self.ask(program, request.clone()).await?.into();
-            items.append(&mut page.items);
-            page_token = take(&mut page.next_page_token);
-            incomplete = incomplete.or_else(|| page.completeness.take_if(|one| !one.complete));
-            page.completeness = incomplete.clone().or(page.completeness);
-            pages += 1;
-            if page_token.is_empty() || pages == MAX_PAGES {
-                return Ok(ItemPage { items, ..page }.into());
-            }
-        }
+        joined_pages(program, request, async |request| self.ask(program, request).await).await
     }
 
     /// The verdict on a shoot.
@@ -164,5 +152,60 @@ impl ProgramDialer {
             completeness,
         };
         Ok(page.into())
+    }
+}
+
+/// The last page with the items of all. If a page lacks something, so does the answer.
+async fn joined_pages<R: ListRequest>(
+    program: Program,
+    mut request: R,
+    ask: impl AsyncFn(R) -> Result<R::Answer, CommandError>,
+) -> Result<R::Answer, CommandError> {
+    let (mut items, mut pages, mut page_token) = (Vec::new(), 0, String::new());
+    let mut incomplete: Option<Completeness> = None;
+    let deadline = Instant::now() + LIST_TIMEOUT;
+    loop {
+        request.set_page(MAX_PAGE_SIZE, page_token);
+        let page = timeout_at(deadline, ask(request.clone())).await;
+        let page = page.unwrap_or_else(|_| {
+            let why = format!("the list was not complete after {} s", LIST_TIMEOUT.as_secs());
+            let failure = Failure::new(Reason::Timeout, &why);
+            Err(CommandError::of_failure(program.as_str(), &failure))
+        });
+        let mut page: ItemPage<R::Item> = page?.into();
+        items.append(&mut page.items);
+        page_token = take(&mut page.next_page_token);
+        incomplete = incomplete.or_else(|| page.completeness.take_if(|one| !one.complete));
+        page.completeness = incomplete.clone().or(page.completeness);
+        pages += 1;
+        if page_token.is_empty() || pages == MAX_PAGES {
+            return Ok(ItemPage { items, ..page }.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+    use watchdog_proto::weeder::v1::{ListWeedersRequest, ListWeedersResponse};
+
+    use super::*;
+    use crate::error::UNREACHABLE;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_whose_pages_are_all_in_time_has_a_deadline_too() {
+        let began = Instant::now();
+        let slow = async |_| {
+            sleep(CALL_TIMEOUT / 2).await;
+            Ok(ListWeedersResponse {
+                next_page_token: "more".to_owned(),
+                ..ListWeedersResponse::default()
+            })
+        };
+        let list = joined_pages(Program::Weeder, ListWeedersRequest::default(), slow).await;
+        let error = list.unwrap_err();
+        assert_eq!(error.code, UNREACHABLE);
+        assert_eq!(error.what, "weeder: the list was not complete after 60 s");
+        assert_eq!(began.elapsed().as_secs(), LIST_TIMEOUT.as_secs());
     }
 }
