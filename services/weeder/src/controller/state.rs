@@ -20,6 +20,7 @@ use super::deletion::Deletion;
 use super::notices;
 use crate::cluster::watches::WatchUpdate;
 use crate::domain::deletion_result::DeletionResult;
+use crate::domain::kept_back::KeptBackPods;
 use crate::domain::namespaced_name::{NamespacedName, in_namespace, in_namespace_mut};
 use crate::domain::pods::Pod;
 use crate::domain::readiness::{Endpoints, ServiceState, Slice};
@@ -38,9 +39,7 @@ pub(crate) struct WeederState {
     config: Arc<WeederConfig>,
     slices: BTreeMap<NamespacedName, Slice>,
     pods: BTreeMap<NamespacedName, KnownPod>,
-    /// By UID, when pods were kept back. For the recoveries until then they count as deleted, also when their
-    /// containers run for a moment and crash again. No data show that: mode observe writes nothing.
-    kept_back: BTreeMap<String, UnixTime>,
+    kept_back: KeptBackPods,
     pub(crate) services: StreamStore<NamespacedName, ServiceState>,
     pub(crate) weeders: StreamStore<NamespacedName, Weeder>,
     /// The namespaces in which something may have to be done.
@@ -89,7 +88,7 @@ impl WeederState {
             config,
             slices: BTreeMap::new(),
             pods: BTreeMap::new(),
-            kept_back: BTreeMap::new(),
+            kept_back: KeptBackPods::default(),
             services: StreamStore::new(),
             weeders: StreamStore::new(),
             queue: Arc::default(),
@@ -138,8 +137,7 @@ impl WeederState {
 
     /// Starts, ends and forgets the weeders whose time it is, and queues what is due.
     pub(crate) fn tick(&mut self, now: UnixTime) {
-        let watch_duration = self.config.watch_duration;
-        self.kept_back.retain(|_, at| now <= at.after(watch_duration));
+        self.kept_back.forget_old(self.config.watch_duration, now);
         for (key, weeder) in self.weeders.snapshot() {
             if weeder.is_outdated(now) {
                 self.weeders.remove(&key);
@@ -374,11 +372,9 @@ impl WeederState {
         weeders: &[(NamespacedName, Arc<Weeder>)],
         now: UnixTime,
     ) -> Option<Deletion> {
-        let kept_back = self.kept_back.get(&known.pod.uid);
         let deletes = |(service, weeder): &&(NamespacedName, Arc<Weeder>)| {
-            let decision = weeder.decide(&known.pod, &service.name, &self.config, now);
-            let is_kept_back = kept_back.is_some_and(|at| weeder.recovery.at <= *at);
-            decision == PodDecision::Delete && !is_kept_back
+            weeder.decide(&known.pod, &service.name, &self.config, now) == PodDecision::Delete
+                && !self.kept_back.counts_as_deleted(&known.pod, &weeder.recovery)
         };
         let (service, weeder) = weeders.iter().find(deletes)?;
         Some(Deletion {
@@ -410,7 +406,7 @@ impl WeederState {
             known.not_before = Some(now.after(result.pause(known.failures)));
         }
         if *result == DeletionResult::KeptBack {
-            self.kept_back.insert(deletion.pod.uid.clone(), now);
+            self.kept_back.add(&deletion.pod, now);
         }
         if matches!(result, DeletionResult::Throttled(_)) {
             // It would refuse the others too.
