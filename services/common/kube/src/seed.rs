@@ -3,13 +3,13 @@
 
 mod answer_body;
 mod exec_plugin;
+mod fields;
 mod oidc;
 mod renewal;
 mod send_before;
 mod transport;
 mod trust;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use watchdog_api::kubeconfig::{self, KubeconfigError, Proxy, SeedAccess, SeedUse
 use watchdog_api::text::printable_name;
 use watchdog_certificates::ServerTrust;
 use watchdog_runtime::failure::chain;
-use watchdog_runtime::regular_file;
 
 use exec_plugin::ExecPlugin;
+use fields::{of_field, read_file};
 use oidc::OidcProvider;
 use renewal::CredentialSource;
 pub(crate) use send_before::SendBefore;
@@ -105,16 +105,6 @@ pub fn contexts(kubeconfig: Option<&Path>, variable: Variable<'_>) -> anyhow::Re
     let (origin, files) = files(kubeconfig, variable);
     let contexts = kubeconfig::contexts(&files, &read_file);
     contexts.map_err(|error| unusable(origin, &error))
-}
-
-/// Reads a kubeconfig, or a file that it names.
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    regular_file::read(path, kubeconfig::MAX_BYTES)
-}
-
-/// The fault of a field that names itself.
-fn of_field(error: KubeconfigError) -> anyhow::Error {
-    anyhow!("{} {}", error.field, error.reason)
 }
 
 fn unusable(origin: Option<&str>, error: &KubeconfigError) -> anyhow::Error {

@@ -17,8 +17,7 @@ use crate::rpc_limits::{self, RpcLimits};
 use crate::rpc_metrics::{self, Measured};
 use crate::tls::Tls;
 
-/// Largest request in bytes, its length included: the largest legal one names 1,000 shoots of at most 63 characters.
-pub const MAX_REQUEST_BYTES: usize = 128 * 1024;
+pub use crate::rpc_limits::MAX_REQUEST_BYTES;
 
 /// The gRPC API of a service.
 pub struct Api {

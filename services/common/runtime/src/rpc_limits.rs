@@ -19,7 +19,6 @@ use tonic::Status;
 
 use crate::accept::Peer;
 use crate::caller_quota::{CallerQuota, QuotaLimits};
-use crate::grpc_server::MAX_REQUEST_BYTES;
 use crate::rpc_error::{ErrorReason, error};
 use crate::rpc_metrics::Methods;
 
@@ -41,6 +40,9 @@ const ANSWER_BYTES: QuotaLimits = QuotaLimits {
     per_client: 8 * 1024 * 1024,
     per_address: 8 * 1024 * 1024,
 };
+
+/// Largest request in bytes, its length included: the largest legal one names 1,000 shoots of at most 63 characters.
+pub const MAX_REQUEST_BYTES: usize = 128 * 1024;
 
 /// A request arrives, and an answer that is no stream is written, within this time.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -14,8 +14,8 @@ use crate::error::{CommandError, WRONG};
 use crate::findings::{CheckFinding, Severity};
 use crate::pods;
 use crate::program::Program;
-use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{Frame, text};
+use crate::render::table::{Cell, TextTable};
+use crate::render::{Frame, Style, text};
 
 /// This program's own version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

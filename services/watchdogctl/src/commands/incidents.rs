@@ -13,8 +13,8 @@ use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::program::Program;
 use crate::render::incident::ShootIncident;
-use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{AnswerGaps, Frame, text};
+use crate::render::table::{Cell, TextTable};
+use crate::render::{AnswerGaps, Frame, Style, text};
 
 pub(crate) async fn read(connect: &ConnectArgs, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
     let ask = async |dialer: ProgramDialer| {

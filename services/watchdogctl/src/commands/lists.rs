@@ -13,8 +13,8 @@ use crate::args::{ScalingArgs, ServiceFilterArgs, VerdictsArgs};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::program::Program;
-use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{Format, Frame, cells, incomplete, text};
+use crate::render::table::{Cell, TextTable};
+use crate::render::{Format, Frame, Style, cells, incomplete, text};
 
 pub(crate) async fn verdicts(
     dialer: &ProgramDialer,

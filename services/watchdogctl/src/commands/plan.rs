@@ -9,8 +9,8 @@ use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::program::Program;
-use crate::render::table::{Style, TextTable};
-use crate::render::{Frame, cells, text};
+use crate::render::table::TextTable;
+use crate::render::{Frame, Style, cells, text};
 
 /// The plan of a direction for a shoot.
 pub(crate) async fn of_direction(

@@ -10,8 +10,8 @@ use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::fetch::ProgramSummary;
 use crate::program::Program;
-use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{Frame, text};
+use crate::render::table::{Cell, TextTable};
+use crate::render::{Frame, Style, text};
 
 /// A row for each replica, with the shoots or services that it probes or acts on.
 pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> Result<WrittenAnswer, CommandError> {

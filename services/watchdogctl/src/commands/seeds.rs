@@ -12,8 +12,8 @@ use crate::args::ConnectArgs;
 use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
 use crate::error::CommandError;
-use crate::render::table::{Cell, Style, TextTable};
-use crate::render::{Format, Frame, code_block};
+use crate::render::table::{Cell, TextTable};
+use crate::render::{Format, Frame, Style, code_block};
 
 /// A seed answers within this time, or the others are shown without it.
 const SEED_TIMEOUT: Duration = Duration::from_secs(60);

@@ -11,8 +11,8 @@ use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
 use crate::error::{CommandError, WRONG};
 use crate::program::Program;
-use crate::render::table::{Style, TextTable};
-use crate::render::{AnswerGaps, Frame, cells, incident, text};
+use crate::render::table::TextTable;
+use crate::render::{AnswerGaps, Frame, Style, cells, incident, text};
 
 /// All that the programs report about a shoot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

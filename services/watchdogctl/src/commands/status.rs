@@ -30,8 +30,8 @@ use crate::findings::{CheckFinding, Severity};
 use crate::output::{LiveScreen, Output};
 use crate::pods;
 use crate::program::Program;
-use crate::render::table::{Style, TextTable};
-use crate::render::{AnswerGaps, Format, Frame, cells, text};
+use crate::render::table::TextTable;
+use crate::render::{AnswerGaps, Format, Frame, Style, cells, text};
 use crate::seed::cell::{CellInput, CellState};
 use crate::seed::model::{ClockReading, KnownVerdict};
 

@@ -21,12 +21,9 @@ use crate::error::CommandError;
 use crate::pods::ProgramPods;
 use crate::program::Program;
 
-use port_forward::PortForward;
+use port_forward::{GRPC_PORT, PortForward};
 use seed::SeedReader;
 use tls::CallerCertificate;
-
-/// The port of the gRPC API in a pod.
-const GRPC_PORT: u16 = 9645;
 
 /// Opens channels to the programs.
 #[derive(Clone)]

@@ -11,12 +11,14 @@ use tokio_util::io::StreamReader;
 use watchdog_client::failure::chain;
 use watchdog_client::grpc_client::ByteStream;
 
-use super::GRPC_PORT;
 use super::release::ChartRelease;
 use super::seed::SeedReader;
 use crate::error::CommandError;
 use crate::pods::ProgramPods;
 use crate::program::Program;
+
+/// The port of the gRPC API in a pod.
+pub(super) const GRPC_PORT: u16 = 9645;
 
 /// Forwards ports to the Pods of a release, through the API server of its seed.
 #[derive(Clone)]

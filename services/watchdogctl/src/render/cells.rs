@@ -4,8 +4,9 @@ use watchdog_client::wire::forward;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 use watchdog_proto::scaling::v1::{Direction, FlowState, Mode, ResourceState, ShootScaling};
 
-use super::table::{Cell, Style, TextTable};
-use super::{Frame, text};
+use super::frame::{Frame, Style};
+use super::table::{Cell, TextTable};
+use super::text;
 
 impl<T> TextTable<T> {
     /// Adds the columns about a verdict.

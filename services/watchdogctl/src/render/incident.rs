@@ -8,8 +8,9 @@ use watchdog_client::wire::{forward, micros};
 use watchdog_proto::probe::v1::{Outcome, ZoneEvidence};
 use watchdog_proto::scaling::v1::{Direction, Incident, ScaleTimes, ShootScaling};
 
-use super::table::{Style, TextTable};
-use super::{Frame, text};
+use super::frame::{Frame, Style};
+use super::table::TextTable;
+use super::text;
 
 /// The dependant that marks nodes Unknown.
 const KUBE_CONTROLLER_MANAGER: &str = "kube-controller-manager";

@@ -1,37 +1,12 @@
 //! Tables: columns as wide as their content, the last one cut where the terminal ends.
 
-use super::Frame;
+use super::frame::{Frame, Style};
 
 /// Between two columns.
 const GAP: usize = 2;
 
 /// The last column keeps this width on a terminal, however narrow that is.
 const NARROWEST: usize = 12;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Style {
-    #[default]
-    Plain,
-    Good,
-    Warn,
-    Bad,
-    Bold,
-    Dim,
-}
-
-impl Style {
-    /// The parameter of the escape sequence; none for plain text.
-    pub(crate) const fn code(self) -> Option<&'static str> {
-        match self {
-            Self::Plain => None,
-            Self::Good => Some("32"),
-            Self::Warn => Some("33"),
-            Self::Bad => Some("31;1"),
-            Self::Bold => Some("1"),
-            Self::Dim => Some("2"),
-        }
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Cell {

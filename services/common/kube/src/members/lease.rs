@@ -7,8 +7,8 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use rapidhash::v3::rapidhash_v3;
 
-use super::OwnLease;
 use super::table::{LEASE_DURATION, ObservedMember};
+use crate::Identity;
 
 /// Label on every membership Lease: the service whose replica it is.
 pub(super) const SERVICE_LABEL: &str = "dependency-watchdog.gardener.cloud/service";
@@ -22,6 +22,15 @@ const NAME_LIMIT: usize = 253;
 
 /// Bytes of an address at most: a DNS name and a port.
 const ADDRESS_LIMIT: usize = 260;
+
+/// The Lease of this replica.
+#[derive(Debug)]
+pub struct OwnLease {
+    /// Name of this replica.
+    pub identity: Identity,
+    /// Where others reach its gRPC API, `host:port`.
+    pub address: Arc<str>,
+}
 
 /// The name of a replica's Lease. An identity that does not fit into an object name is replaced by what fits of it and
 /// its hash.

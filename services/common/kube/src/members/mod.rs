@@ -11,7 +11,6 @@
 mod lease;
 mod table;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,14 +23,11 @@ use tokio_util::sync::CancellationToken;
 use watchdog_runtime::failure::Reason;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 
+pub use self::lease::OwnLease;
 use self::table::MemberTable;
-pub use self::table::{LEASE_DURATION, MAX_MEMBERS};
-use crate::Identity;
+pub use self::table::{LEASE_DURATION, MAX_MEMBERS, Members};
 use crate::client::{RequestError, request_within};
 use crate::metrics::{CHANGES, LEASE_VALID, MEMBERS, RENEWALS, RenewalResult, ServiceName};
-
-/// The live members: identity to gRPC address.
-pub type Members = BTreeMap<Identity, Arc<str>>;
 
 /// Name of the loop in /readyz and in metrics, with an own Lease.
 const MEMBERSHIP: &str = "membership";
@@ -47,15 +43,6 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Deadline of one request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The Lease of this replica.
-#[derive(Debug)]
-pub struct OwnLease {
-    /// Name of this replica.
-    pub identity: Identity,
-    /// Where others reach its gRPC API, `host:port`.
-    pub address: Arc<str>,
-}
 
 /// Follows the members of a service.
 pub struct FollowedMembers {

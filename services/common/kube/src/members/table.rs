@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Members;
 use crate::Identity;
 
 /// A member whose Lease did not change for this time, in which lists were answered, is not live.
@@ -20,6 +19,9 @@ const LONGEST_STEP: Duration = Duration::from_secs(8);
 
 /// Leases that did not change for this long are deleted. Kept until then for people to look at.
 const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
+
+/// The live members: identity to gRPC address.
+pub type Members = BTreeMap<Identity, Arc<str>>;
 
 /// A membership Lease as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use serde_json::json;
 use watchdog_api::kubeconfig::{PluginCredentials, credentials_of_plugin};
 use watchdog_api::text::printable_name;
 
-use super::of_field;
+use super::fields::of_field;
 
 /// A program of `exec` in a kubeconfig.
 #[derive(Debug)]

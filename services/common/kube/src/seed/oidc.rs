@@ -24,8 +24,9 @@ use watchdog_api::kubeconfig::{PluginCredentials, basic, bearer, proxy_of, token
 use watchdog_certificates::ServerTrust;
 use watchdog_runtime::failure::chain;
 
+use super::fields::{of_field, read_file};
 use super::transport::{SeedEndpoint, header_of};
-use super::{host_authorities, of_field, read_file, trust};
+use super::trust::{self, host_authorities};
 
 /// The issuer answers within this time.
 const ISSUER_DEADLINE: Duration = Duration::from_secs(10);

@@ -13,8 +13,8 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use watchdog_api::kubeconfig::{ClientCertificate, PluginCredentials, bearer, token_of_file};
 
+use super::fields::{of_field, read_file};
 use super::transport::{SeedEndpoint, header_of};
-use super::{of_field, read_file};
 
 /// Credentials are fetched again this long before they end, or half of their life if that is shorter.
 const MARGIN: SignedDuration = SignedDuration::from_mins(1);
@@ -228,7 +228,7 @@ mod tests {
     use anyhow::anyhow;
     use kube::config::Config;
 
-    use super::super::host_authorities;
+    use super::super::trust::host_authorities;
     use super::*;
 
     /// For waits that end with a condition.

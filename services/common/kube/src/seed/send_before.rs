@@ -76,8 +76,8 @@ mod tests {
     use tokio::task::yield_now;
     use tokio::time::timeout;
 
-    use super::super::host_authorities;
     use super::super::transport::SeedEndpoint;
+    use super::super::trust::host_authorities;
     use super::*;
     use crate::leadership::Leadership;
 

@@ -10,7 +10,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use watchdog_certificates::{ServerTrust, TrustStore};
 
-use super::read_file;
+use super::fields::read_file;
 
 /// The file of a Pod's authorities is read again after this time, as client-go reads it.
 const FILE_AGE: Duration = Duration::from_secs(60);
