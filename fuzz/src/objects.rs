@@ -1,11 +1,11 @@
 //! Objects of the seed that the weeder and the coordinator read.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use watchdog_api::names::{IGNORE_SCALING_ANNOTATION, MELTDOWN_PROTECTION_ANNOTATION, REPLICAS_ANNOTATION};
-use watchdog_api::text;
+use watchdog_api::trimmed_object::{EndpointsObject, PodObject, SliceObject};
 use watchdog_api::workload::{IgnoreScaling, RecordedReplicas, Workload};
-use weeder::domain::readiness::Slice;
 
 /// The annotations of a workload that are kept.
 const ANNOTATIONS: [&str; 3] = [
@@ -17,72 +17,52 @@ const ANNOTATIONS: [&str; 3] = [
 /// Characters of a wrong value that are kept.
 const LONGEST_QUOTE: usize = 64;
 
-/// Characters of a termination message that are kept.
-const LONGEST_MESSAGE: usize = 200;
-
-/// An `EndpointSlice` or an Endpoints: no more endpoints are ready than there are, and they are those that Kubernetes'
-/// own type has.
+/// An `EndpointSlice` or an Endpoints: its endpoints are those that Kubernetes' own type has.
 pub(crate) fn endpoints(data: &[u8]) {
-    let check = |slice: &Slice| {
-        let endpoints = slice.endpoints;
-        assert!(endpoints.ready <= endpoints.total, "{slice:?}");
-    };
-    if let Ok(Some(endpoints)) = weeder::read_endpoints(data) {
-        check(&endpoints);
-    }
-    let Ok(Some(slice)) = weeder::read_slice(data) else {
+    let _ = serde_json::from_slice::<EndpointsObject>(data);
+    let Ok(slice) = serde_json::from_slice::<SliceObject>(data) else {
         return;
     };
-    check(&slice);
     if let Ok(whole) = serde_json::from_slice::<EndpointSlice>(data) {
-        let ready = whole.endpoints.iter().filter(|endpoint| {
+        let conditions = |endpoint: &Endpoint| {
             let conditions = endpoint.conditions.clone().unwrap_or_default();
-            conditions.ready != Some(false) && conditions.serving != Some(false)
-        });
-        let expected = (count(ready.count()), count(whole.endpoints.len()));
-        assert_eq!(
-            (slice.endpoints.ready, slice.endpoints.total),
-            expected,
-            "{slice:?}"
-        );
+            (conditions.ready, conditions.serving)
+        };
+        let kept: Vec<_> = slice.kept.iter().flatten().flatten().map(conditions).collect();
+        let expected: Vec<_> = whole.endpoints.iter().map(conditions).collect();
+        assert_eq!(kept, expected, "{slice:?}");
+        check_metadata(&slice.metadata, &whole.metadata);
     }
 }
 
-fn count(length: usize) -> u32 {
-    u32::try_from(length).unwrap_or(u32::MAX)
-}
-
-/// A Pod: what its containers say is cut to what fits into a line, and it is judged by what Kubernetes' own type has.
+/// A Pod: its labels and its containers in a crash loop are those that Kubernetes' own type has.
 pub(crate) fn pods(data: &[u8]) {
-    let Ok(read) = weeder::read_pod(data) else {
+    let Ok(pod) = serde_json::from_slice::<PodObject>(data) else {
         return;
     };
-    if let Some((_, crash)) = &read {
-        let message = &crash.message;
-        assert!(message.chars().count() <= LONGEST_MESSAGE, "{message}");
-        assert!(!message.contains(char::is_control), "{message:?}");
-    }
     let Ok(whole) = serde_json::from_slice::<Pod>(data) else {
         return;
     };
-    let meta = whole.metadata;
-    let is_name = |name: Option<&String>| name.is_some_and(|name| text::name(name).is_ok());
-    let is_named = is_name(meta.name.as_ref()) && is_name(meta.namespace.as_ref()) && meta.uid.is_some();
-    let status = whole.status.unwrap_or_default();
-    let stays_down = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
-    let init = status.init_container_statuses.unwrap_or_default();
-    let main = status.container_statuses.unwrap_or_default();
-    let expected = init
-        .into_iter()
-        .chain(main)
-        .filter(|container| !stays_down && is_crash_looping(container))
-        .map(|container| container.restart_count)
-        .max()
-        .filter(|_| is_named && meta.deletion_timestamp.is_none());
-    assert_eq!(read.as_ref().map(|(_, crash)| crash.restarts), expected);
-    if let Some((labels, _)) = read {
-        assert_eq!(labels, meta.labels.unwrap_or_default());
-    }
+    check_metadata(&pod.metadata, &whole.metadata);
+    let expected = crash_loops(&whole.status.unwrap_or_default());
+    assert_eq!(pod.kept.as_ref().map(crash_loops), Ok(expected), "{pod:?}");
+}
+
+fn check_metadata(kept: &ObjectMeta, whole: &ObjectMeta) {
+    let facts = |meta: &ObjectMeta| {
+        let times = (meta.creation_timestamp.clone(), meta.deletion_timestamp.clone());
+        let names = (meta.name.clone(), meta.namespace.clone(), meta.uid.clone());
+        (names, times, meta.labels.clone(), meta.owner_references.clone())
+    };
+    assert_eq!(facts(kept), facts(whole));
+}
+
+/// The restarts of the containers in a crash loop.
+fn crash_loops(status: &PodStatus) -> Vec<i32> {
+    let init = status.init_container_statuses.iter().flatten();
+    let main = status.container_statuses.iter().flatten();
+    let crashing = init.chain(main).filter(|container| is_crash_looping(container));
+    crashing.map(|container| container.restart_count).collect()
 }
 
 fn is_crash_looping(container: &ContainerStatus) -> bool {

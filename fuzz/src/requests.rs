@@ -8,6 +8,7 @@ use lease_probe::LeaseProbeApi;
 use prost::Message;
 use scaling_coordinator::ScalingApi;
 use tokio::runtime::Runtime;
+use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt as _;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService as _;
@@ -15,7 +16,8 @@ use watchdog_proto::scaling::v1::scaling_service_server::ScalingService as _;
 use watchdog_proto::weeder::v1::weeder_service_server::WeederService as _;
 use watchdog_runtime::grpc_server::MAX_REQUEST_BYTES;
 use watchdog_runtime::request::PageRequest;
-use watchdog_watch_stream::item::NamePair;
+use watchdog_watch_stream::item::{NamePair, StreamItem};
+use watchdog_watch_stream::seed_view::SeedView;
 use weeder::WeederApi;
 
 use crate::check_reason;
@@ -35,7 +37,21 @@ pub(crate) fn requests(data: &[u8]) {
         return;
     };
     let data = data.get(..MAX_REQUEST_BYTES).unwrap_or(data);
-    let (probe, scaling, weeder) = (LeaseProbeApi::empty(), ScalingApi::empty(), WeederApi::empty());
+    let probe = LeaseProbeApi {
+        verdicts: empty_view(),
+        is_unknown: Box::new(|_| false),
+    };
+    let scaling = ScalingApi {
+        scaling: empty_view(),
+        is_unknown: Box::new(|_| false),
+        plan: Box::new(|_, _| None),
+        leader: Box::new(String::new),
+    };
+    let weeder = WeederApi {
+        readiness: empty_view(),
+        weeders: empty_view(),
+        leader: Box::new(String::new),
+    };
     RUNTIME.block_on(async {
         match method {
             b'a' => call(data, |request| probe.watch_verdicts(request)),
@@ -58,6 +74,10 @@ pub(crate) fn requests(data: &[u8]) {
             _ => {}
         }
     });
+}
+
+fn empty_view<M: StreamItem>() -> SeedView<M> {
+    SeedView::new("empty".into(), CancellationToken::new())
 }
 
 /// Decodes a message as the server does, and calls a method with it.

@@ -15,6 +15,7 @@
 //! | [`list`] | [`list::ItemList`], the envelope of all lists |
 //! | [`protobuf`] | lists in Kubernetes' Protobuf encoding |
 //! | [`subset`] | [`subset::Subset`]: the fields of an object that are read, each with its value or why it has none |
+//! | [`trimmed_object`] | Pods, EndpointSlices and Endpoints, reduced to what the weeder reads |
 //! | [`kubeconfig`] | `parse(&[u8])` to a [`kubeconfig::ShootAccess`] |
 //! | [`prober`], [`weeder`] | `parse(&[u8])` to [`prober::ProberConfig`] and [`weeder::WeederConfig`] |
 //! | [`selector`] | [`selector::Selector`]: label selectors of the weeder's configuration, of kube |
@@ -55,6 +56,7 @@ pub mod secret;
 pub mod selector;
 pub mod subset;
 pub mod text;
+pub mod trimmed_object;
 pub mod unix_time;
 pub mod weeder;
 pub mod workload;

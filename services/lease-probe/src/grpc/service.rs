@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_server::LeaseProbeService;
@@ -18,21 +17,13 @@ pub(crate) type IsUnknown = Box<dyn Fn(&str) -> bool + Send + Sync>;
 
 /// The gRPC service of a replica.
 pub struct LeaseProbeApi {
-    pub(crate) verdicts: SeedView<pb::Verdict>,
+    /// The verdicts on all shoots of the seed.
+    pub verdicts: SeedView<pb::Verdict>,
     /// Distinguishes a shoot that does not exist from one without a verdict.
-    pub(crate) is_unknown: IsUnknown,
+    pub is_unknown: IsUnknown,
 }
 
 impl LeaseProbeApi {
-    /// Without verdicts, for the fuzz targets and tests.
-    #[must_use]
-    pub fn empty() -> Self {
-        Self {
-            verdicts: SeedView::new("empty".into(), CancellationToken::new()),
-            is_unknown: Box::new(|_| false),
-        }
-    }
-
     /// The answer for a shoot on which there is no verdict.
     fn without_verdict(&self, shoot: &str) -> Status {
         if (self.is_unknown)(shoot) {
@@ -155,6 +146,7 @@ impl LeaseProbeService for LeaseProbeApi {
 
 #[cfg(test)]
 mod tests {
+    use tokio_util::sync::CancellationToken;
     use tonic::Code;
 
     use super::*;
@@ -164,7 +156,7 @@ mod tests {
     async fn a_shoot_is_not_found_only_when_it_is_certain_that_there_is_none() {
         let service = LeaseProbeApi {
             is_unknown: Box::new(|shoot| shoot == "none"),
-            ..LeaseProbeApi::empty()
+            verdicts: SeedView::new("a".into(), CancellationToken::new()),
         };
         let get = async |shoot: &str| {
             let request = pb::GetVerdictRequest {

@@ -11,7 +11,7 @@ pub(crate) mod incident;
 pub mod next_step;
 pub mod observed;
 pub(crate) mod other_writes;
-pub(crate) mod plan;
+pub mod plan;
 pub mod request;
 pub mod resource_step;
 pub(crate) mod status;

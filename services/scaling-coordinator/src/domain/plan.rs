@@ -11,7 +11,7 @@ pub(crate) type PlannedLevels = BTreeMap<i32, Vec<(Dependent, PlannedStep)>>;
 
 /// The effect that a direction would have on a shoot now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ShootPlan {
+pub struct ShootPlan {
     pub(crate) direction: Direction,
     pub(crate) levels: PlannedLevels,
     /// True if everything except the verdict allows the coordinator to act on the shoot now.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_proto::scaling::v1::scaling_service_server::ScalingService;
@@ -20,26 +19,17 @@ type PlanShoot = Box<dyn Fn(&str, Direction) -> Option<ShootPlan> + Send + Sync>
 
 /// The gRPC service of a replica.
 pub struct ScalingApi {
-    pub(crate) scaling: SeedView<pb::ShootScaling>,
+    /// The states of all shoots of the seed.
+    pub scaling: SeedView<pb::ShootScaling>,
     /// Says whether it is certain that the seed has no Cluster of this name.
-    pub(crate) is_unknown: Box<dyn Fn(&str) -> bool + Send + Sync>,
-    pub(crate) plan: PlanShoot,
+    pub is_unknown: Box<dyn Fn(&str) -> bool + Send + Sync>,
+    /// Plans for one shoot.
+    pub plan: PlanShoot,
     /// The name of the leader; empty if this replica, which holds the Lease when it answers, must not act.
-    pub(crate) leader: Box<dyn Fn() -> String + Send + Sync>,
+    pub leader: Box<dyn Fn() -> String + Send + Sync>,
 }
 
 impl ScalingApi {
-    /// Without shoots, for the fuzz targets.
-    #[must_use]
-    pub fn empty() -> Self {
-        Self {
-            scaling: SeedView::new("empty".into(), CancellationToken::new()),
-            is_unknown: Box::new(|_| false),
-            plan: Box::new(|_, _| None),
-            leader: Box::new(String::new),
-        }
-    }
-
     /// The answer for a shoot without a state.
     fn not_reported(&self, shoot: &str) -> Status {
         if (self.is_unknown)(shoot) {

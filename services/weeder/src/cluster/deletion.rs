@@ -10,11 +10,11 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::client::Body;
 use kube::core::Status;
 use watchdog_api::text::printable_message;
+use watchdog_api::trimmed_object::PodObject;
 use watchdog_kube::client::retry_after;
 use watchdog_kube::permissions::Permission;
 use watchdog_runtime::failure::chain;
 
-use super::objects::PodObject;
 use crate::domain::deletion_result::DeletionResult;
 use crate::domain::pods::Pod;
 
@@ -86,6 +86,7 @@ mod tests {
     use watchdog_test_support::in_process::{self, ServiceFiles};
 
     use super::*;
+    use crate::cluster::objects;
 
     /// The pod as a watch shows it; created if it does not exist.
     fn pod(api: &ApiServer) -> Pod {
@@ -101,8 +102,7 @@ mod tests {
             api.create(&PODS, "shoot", object).unwrap();
         }
         let object = find().unwrap().value().clone();
-        let object: PodObject = serde_json::from_value(object).unwrap();
-        object.into_pod().unwrap()
+        objects::pod(serde_json::from_value(object).unwrap()).unwrap()
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use watchdog_kube::watch::{Change, LIST_PAGE, Watch};
 use watchdog_runtime::readiness::Readiness;
 
 use super::discovery::EndpointsApi;
-use super::objects::{EndpointsObject, PodObject, SliceObject};
+use super::objects::{pod, slice, slice_of_endpoints};
 use crate::domain::namespaced_name::NamespacedName;
 use crate::domain::pods::Pod;
 use crate::domain::readiness::Slice;
@@ -59,7 +59,7 @@ impl SeedWatches {
                 let config = all.labels(&format!("{SERVICE_NAME_LABEL} in ({})", names.join(",")));
                 let on_update = move |update| on_update(None, update);
                 let readiness = self.readiness.clone();
-                self.watch(name, config, readiness, SliceObject::into_slice, on_update)
+                self.watch(name, config, readiness, slice, on_update)
             }
             // Selected by name, so that RBAC may limit them by resourceNames.
             EndpointsApi::Endpoints => {
@@ -68,7 +68,7 @@ impl SeedWatches {
                     let readiness = self.readiness.named(service);
                     let (service, on_update) = (service.clone(), on_update.clone());
                     let on_update = move |update| on_update(Some(&service), update);
-                    self.watch(name, config, readiness, EndpointsObject::into_slice, on_update)
+                    self.watch(name, config, readiness, slice_of_endpoints, on_update)
                 });
                 try_join_all(watches).map_ok(drop).boxed()
             }
@@ -95,7 +95,7 @@ impl SeedWatches {
             let config = Config::default().page_size(LIST_PAGE).labels(&query);
             let readiness = self.readiness.named(&query);
             let (selector, on_update) = (selector.clone(), on_update.clone());
-            self.watch("pods", config, readiness, PodObject::into_pod, move |update| {
+            self.watch("pods", config, readiness, pod, move |update| {
                 on_update(&selector, update)
             })
         });

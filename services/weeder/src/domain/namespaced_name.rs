@@ -5,16 +5,13 @@ use std::sync::Arc;
 
 /// Namespace and name of an object. Ordered by namespace, so that the objects of one namespace stand together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NamespacedName {
-    /// The namespace.
-    pub namespace: Arc<str>,
-    /// The name.
-    pub name: Arc<str>,
+pub(crate) struct NamespacedName {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) name: Arc<str>,
 }
 
 impl NamespacedName {
-    /// The name of an object.
-    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
+    pub(crate) fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self {
             namespace: namespace.into(),
             name: name.into(),

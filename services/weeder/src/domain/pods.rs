@@ -32,21 +32,18 @@ pub(crate) struct ControllerRef {
 
 /// A container that waits in `CrashLoopBackOff`, and how its last run ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CrashLoop {
-    /// Name of the container.
-    pub container: String,
-    /// True for an init container.
-    pub init: bool,
-    /// Restarts so far.
-    pub restarts: i32,
+pub(crate) struct CrashLoop {
+    pub(crate) container: String,
+    pub(crate) init: bool,
+    pub(crate) restarts: i32,
     /// None when the status does not have it.
-    pub exit_code: Option<i32>,
+    pub(crate) exit_code: Option<i32>,
     /// Such as `Error` or `OOMKilled`; empty when it is not known.
-    pub reason: String,
+    pub(crate) reason: String,
     /// The termination message, cut; may be empty.
-    pub message: String,
+    pub(crate) message: String,
     /// When the last run ended, by the node's clock.
-    pub ended_at: Option<UnixTime>,
+    pub(crate) ended_at: Option<UnixTime>,
 }
 
 impl Pod {

@@ -9,37 +9,34 @@ use super::namespaced_name::NamespacedName;
 
 /// Endpoints of a slice, or of a service over all its slices. Slices of different address types count alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Endpoints {
-    /// Those that are ready.
-    pub ready: u32,
-    /// All.
-    pub total: u32,
+pub(crate) struct Endpoints {
+    pub(crate) ready: u32,
+    pub(crate) total: u32,
 }
 
 /// A write of a slice, as the API server tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SliceWrite {
+pub(crate) struct SliceWrite {
     /// When, by the API server's clock, in whole seconds; before Kubernetes 1.25, which updates it when only values
     /// change, it may be the time of an earlier write.
-    pub second: UnixTime,
+    pub(crate) second: UnixTime,
     /// Its revision; 0 if it cannot be compared.
-    pub version: u64,
+    pub(crate) version: u64,
 }
 
 /// A slice: an `EndpointSlice`, or the one Endpoints object of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Slice {
+pub(crate) struct Slice {
     /// Namespace and name of the slice.
-    pub key: NamespacedName,
+    pub(crate) key: NamespacedName,
     /// The service that it belongs to; none when it names none.
-    pub service: Option<Arc<str>>,
-    /// Its endpoints.
-    pub endpoints: Endpoints,
+    pub(crate) service: Option<Arc<str>>,
+    pub(crate) endpoints: Endpoints,
     /// Its last write; none when managedFields have no time.
-    pub write: Option<SliceWrite>,
+    pub(crate) write: Option<SliceWrite>,
     /// The `endpoints.kubernetes.io/last-change-trigger-time`: what made the endpoints change happened then, by the
     /// clock of a node or of the endpoints controller.
-    pub triggered: Option<UnixTime>,
+    pub(crate) triggered: Option<UnixTime>,
 }
 
 /// A service that has a slice, as it is shown.
@@ -60,7 +57,7 @@ impl ServiceState {
 
 impl Endpoints {
     /// Counts endpoints by whether they are ready.
-    pub fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {
+    pub(crate) fn of(endpoints: impl IntoIterator<Item = bool>) -> Self {
         let one = |ready| Self {
             ready: u32::from(ready),
             total: 1,
@@ -69,7 +66,7 @@ impl Endpoints {
     }
 
     /// The rule: one ready endpoint is enough, and none is none, no endpoint at all included.
-    pub const fn is_ready(self) -> bool {
+    pub(crate) const fn is_ready(self) -> bool {
         self.ready > 0
     }
 

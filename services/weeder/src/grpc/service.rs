@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use watchdog_proto::stream::v1::{Completeness, Scope};
 use watchdog_proto::weeder::v1 as pb;
@@ -15,22 +14,12 @@ use watchdog_watch_stream::stream::Responses;
 
 /// The gRPC service of a replica.
 pub struct WeederApi {
-    pub(crate) readiness: SeedView<pb::EndpointReadiness>,
-    pub(crate) weeders: SeedView<pb::Weeder>,
+    /// The readiness of all services of the seed.
+    pub readiness: SeedView<pb::EndpointReadiness>,
+    /// All weeders of the seed.
+    pub weeders: SeedView<pb::Weeder>,
     /// The name of the leader; empty if this replica, which holds the Lease when it answers, must not act.
-    pub(crate) leader: Box<dyn Fn() -> String + Send + Sync>,
-}
-
-impl WeederApi {
-    /// Without services and weeders, for the fuzz targets.
-    #[must_use]
-    pub fn empty() -> Self {
-        Self {
-            readiness: SeedView::new("empty".into(), CancellationToken::new()),
-            weeders: SeedView::new("empty".into(), CancellationToken::new()),
-            leader: Box::new(String::new),
-        }
-    }
+    pub leader: Box<dyn Fn() -> String + Send + Sync>,
 }
 
 #[tonic::async_trait]

@@ -1,4 +1,9 @@
+#[path = "../../../../common/api/tests/fixtures/hostile_documents.rs"]
+mod hostile_documents;
+
+use hostile_documents::variants;
 use serde_json::{Value, json};
+use watchdog_api::text::is_printable;
 
 use super::*;
 
@@ -22,7 +27,7 @@ fn pod(status: Value) -> Option<Pod> {
         "spec": {"containers": [{"name": "kube-apiserver"}]},
         "status": status,
     });
-    serde_json::from_value::<PodObject>(object).unwrap().into_pod()
+    super::pod(serde_json::from_value(object).unwrap())
 }
 
 fn waiting(name: &str, reason: &str) -> Value {
@@ -84,7 +89,7 @@ fn a_pod_that_is_being_deleted_or_only_half_understood_does_not_exist() {
     let read = |metadata: Value| {
         let status = json!({"containerStatuses": [waiting("main", "CrashLoopBackOff")]});
         let object = json!({"metadata": metadata, "status": status});
-        serde_json::from_value::<PodObject>(object).unwrap().into_pod()
+        super::pod(serde_json::from_value(object).unwrap())
     };
     assert!(read(json!({"name": "a", "namespace": "b", "uid": "c"})).is_some());
     for broken in [
@@ -103,10 +108,7 @@ fn slice(endpoints: Value) -> Slice {
         "addressType": "IPv6",
         "endpoints": endpoints,
     });
-    serde_json::from_value::<SliceObject>(object)
-        .unwrap()
-        .into_slice()
-        .unwrap()
+    super::slice(serde_json::from_value(object).unwrap()).unwrap()
 }
 
 #[test]
@@ -135,9 +137,7 @@ fn endpoint_slices() {
     }
     let unlabelled = json!({"metadata": {"name": "x", "namespace": "shoot"}});
     assert_eq!(
-        serde_json::from_value::<SliceObject>(unlabelled)
-            .unwrap()
-            .into_slice()
+        super::slice(serde_json::from_value(unlabelled).unwrap())
             .unwrap()
             .service,
         None
@@ -148,10 +148,7 @@ fn endpoint_slices() {
 fn endpoints() {
     let read = |subsets: Value| {
         let object = json!({"metadata": {"name": "etcd", "namespace": "shoot"}, "subsets": subsets});
-        serde_json::from_value::<EndpointsObject>(object)
-            .unwrap()
-            .into_slice()
-            .unwrap()
+        slice_of_endpoints(serde_json::from_value(object).unwrap()).unwrap()
     };
     let two = read(json!([
         {"addresses": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}], "ports": [{"port": 2379}]},
@@ -170,8 +167,7 @@ fn when_a_slice_was_written_and_why() {
             json!({"metadata": {"name": "etcd-1", "namespace": "shoot", "resourceVersion": "77"}});
         let all = object["metadata"].as_object_mut().unwrap();
         all.extend(metadata.as_object().unwrap().clone());
-        let slice: SliceObject = serde_json::from_value(object).unwrap();
-        let slice = slice.into_slice().unwrap();
+        let slice = super::slice(serde_json::from_value(object).unwrap()).unwrap();
         (slice.write, slice.triggered)
     };
     let time = |at: &str| json!({"manager": "m", "time": at, "fieldsV1": {"f:endpoints": {}}});
@@ -191,4 +187,78 @@ fn when_a_slice_was_written_and_why() {
     ] {
         assert_eq!(read(silent.clone()), (None, None), "{silent}");
     }
+}
+
+// Hostile text in every place that holds text. A container writes its own termination message, and the readers hand such
+// texts on to the log, to Events, to the API and to labels of metrics.
+
+/// The most bytes of a name, and characters of a termination message.
+const NAME: usize = 253;
+const MESSAGE: usize = 200;
+
+fn check(text: &str, most: usize) {
+    assert!(
+        text.chars().count() <= most,
+        "{} characters",
+        text.chars().count()
+    );
+    assert!(text.chars().all(is_printable), "{text:?}");
+}
+
+#[test]
+fn pods_with_hostile_text() {
+    let status = json!({
+        "name": "main", "restartCount": 5, "image": "i", "ready": false,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "m"}},
+        "lastState": {"terminated": {
+            "exitCode": 1, "reason": "Error", "message": "m", "finishedAt": "2020-11-21T08:00:00Z",
+        }},
+    });
+    let pod = json!({
+        "metadata": {
+            "name": "kcm", "namespace": "shoot--a--b", "uid": "1", "resourceVersion": "7",
+            "creationTimestamp": "2020-11-21T08:00:00Z", "labels": {"role": "controller-manager"},
+            "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "kcm", "uid": "2",
+                "controller": true}],
+        },
+        "status": {"phase": "Running", "containerStatuses": [status]},
+    });
+    let (mut read, mut skipped) = (0, 0);
+    for document in variants(&pod) {
+        let Some(Pod { crash, .. }) = serde_json::from_value(document).ok().and_then(super::pod) else {
+            skipped += 1;
+            continue;
+        };
+        check(&crash.container, NAME);
+        check(&crash.reason, NAME);
+        check(&crash.message, MESSAGE);
+        read += 1;
+    }
+    assert!(read > 0 && skipped > 0, "{read} {skipped}");
+}
+
+#[test]
+fn slices_and_endpoints_with_hostile_text() {
+    let slice = json!({
+        "metadata": {
+            "name": "kube-apiserver-1", "namespace": "shoot--a--b", "uid": "1", "resourceVersion": "7",
+            "labels": {"kubernetes.io/service-name": "kube-apiserver"},
+            "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": "2020-11-21T08:00:00Z"},
+            "managedFields": [{"manager": "m", "time": "2020-11-21T08:00:00Z"}],
+        },
+        "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": true, "serving": true}}],
+        "subsets": [{"addresses": [{"ip": "10.0.0.1"}], "notReadyAddresses": [{"ip": "10.0.0.2"}]}],
+    });
+    let mut read = 0;
+    for document in variants(&slice) {
+        let of_slice = serde_json::from_value(document.clone())
+            .ok()
+            .and_then(super::slice);
+        let of_endpoints = serde_json::from_value(document).ok().and_then(slice_of_endpoints);
+        for slice in [of_slice, of_endpoints].into_iter().flatten() {
+            check(&format!("{slice:?}"), 1_000);
+            read += 1;
+        }
+    }
+    assert!(read > 0);
 }
