@@ -13,9 +13,9 @@ pub struct TrimmedObject<T> {
     /// The metadata; empty if something is wrong in them. Other than for the other objects of this crate, that hides
     /// the name: who deletes by labels and owners must not act on what is only half understood.
     pub metadata: ObjectMeta,
-    /// What is wrong in the metadata.
+    /// The fault of the metadata, if they have one.
     pub metadata_fault: Option<String>,
-    /// The field, or what is wrong in it.
+    /// The field, or its fault.
     pub kept: Result<T, String>,
 }
 

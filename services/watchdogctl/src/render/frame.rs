@@ -1,4 +1,4 @@
-//! What rendering depends on besides the state, and the styles of texts.
+//! The surroundings of a text, its form and its styles.
 
 use clap::ValueEnum;
 use jiff::Timestamp;

@@ -1,4 +1,4 @@
-//! What the rules read of the objects of the seed.
+//! Reads from the objects of the seed what the rules need.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! A standby passes every call of its gRPC service on to the leader, and answers and streams back.
 //!
 //! The request goes on as it came, so nothing here knows the methods of a service. A call is passed on once at most.
-//! Every answer ends when another replica leads from then on, or this one stops: who watches connects again and is passed
-//! on to the leader.
+//! Every answer ends when another replica leads from then on, or this one stops: who watches connects again and is
+//! passed on to the leader.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -189,8 +189,8 @@ fn when_a_slice_was_written_and_why() {
     }
 }
 
-// Hostile text in every place that holds text. A container writes its own termination message, and the readers hand such
-// texts on to the log, to Events, to the API and to labels of metrics.
+// Hostile text in every place that holds text. A container writes its own termination message, and the readers hand
+// such texts on to the log, to Events, to the API and to labels of metrics.
 
 /// The most bytes of a name, and characters of a termination message.
 const NAME: usize = 253;
