@@ -206,9 +206,8 @@ function drawPrograms() {
 function drawConnection() {
   $("broken").hidden = !broken;
   if (broken) {
-    const last = clock(lastMessage + clockOffset);
-    text($("broken"), `No message from watchdogctl since ${last}. Everything below is as of then. Trying again; if ` +
-      "watchdogctl has ended, start it again and open the address that it prints.");
+    text($("broken"), `No message from watchdogctl since ${clock(lastMessage + clockOffset)}. Everything below is as ` +
+      "of then. Trying again; if watchdogctl has ended, start it again and open the address that it prints.");
   }
   text($("as-of"), seed ? `as of ${clock(seed.at)}` : "Connecting");
 }
@@ -510,6 +509,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 $("seed").addEventListener("change", (event) => { location.search = `?seed=${event.target.value}`; });
+window.addEventListener("hashchange", () => location.reload());
 setInterval(tick, 1000);
-if (location.hash.length > 1) open(decodeURIComponent(location.hash.slice(1)), null);
-else follow();
+const asked = new URLSearchParams(`shoot=${location.hash.slice(1)}`).get("shoot"); // decodeURIComponent may throw.
+if (asked) open(asked, null); else follow();

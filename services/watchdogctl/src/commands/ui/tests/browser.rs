@@ -304,3 +304,35 @@ async fn four_tabs_of_a_page_are_live_with_a_shoot_open() {
     }
     page.close_at_home().await;
 }
+
+/// People edit addresses and paste them into a tab that is open.
+#[tokio::test(flavor = "multi_thread")]
+async fn any_name_in_the_address_is_opened_and_a_changed_one_too() {
+    let mut answers = healthy(&[SHOOT]);
+    lasting(&mut answers);
+    let Some(mut page) = OpenPage::open(serve(answers).await, 1280).await else {
+        return;
+    };
+    page.until("document.querySelector('.cell.healthy')").await;
+    for (part, name) in [("100%", "100%"), ("%E0%A4%A", "\u{fffd}"), ("a%20b%26c", "a b&c")] {
+        let address = format!("{}#{part}", page.served.url);
+        let mut tab = page.browser.open(&address, 1280).await.unwrap();
+        let opened = format!(
+            "document.querySelector('.cell.healthy') && $('shoot-name').textContent.includes('{name}')"
+        );
+        tab.until(&opened).await.unwrap();
+        tab.until("$('shoot-state').textContent.includes('no program reports this shoot')")
+            .await
+            .unwrap();
+        tab.evaluate(&format!("location.hash = '{SHOOT}'")).await.unwrap();
+        tab.until("document.querySelector('#part-verdict')")
+            .await
+            .unwrap();
+        tab.evaluate("location.hash = ''").await.unwrap();
+        tab.until("$('shoot').hidden && document.querySelector('.cell.healthy')")
+            .await
+            .unwrap();
+        assert_eq!(tab.complaints(), [""; 0]);
+    }
+    page.close_at_home().await;
+}
