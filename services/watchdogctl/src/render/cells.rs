@@ -97,11 +97,27 @@ pub(crate) fn waits_for(scaling: &ShootScaling) -> String {
             format!("{name} {state}: {}", resource.message)
         }
         (FlowState::KeptBack, _) => "nothing: the mode is observe".to_owned(),
-        (FlowState::Settled, _) if scaling.direction() == Direction::Down => {
-            "held down until the leases are renewed".to_owned()
-        }
+        (FlowState::Settled, _) if scaling.direction() == Direction::Down => settled_down(scaling),
         (FlowState::Settled, _) => "-".to_owned(),
         _ => scaling.reason.clone(),
+    }
+}
+
+/// Names what is not held down although nothing is left to do.
+fn settled_down(scaling: &ShootScaling) -> String {
+    if !scaling.meltdown_protection_active {
+        return "nothing is held down: each dependant carries ignore-scaling, is absent or was at 0 before"
+            .to_owned();
+    }
+    let resources = scaling.resources.iter();
+    let ignored = resources.filter(|resource| resource.state() == ResourceState::Ignored);
+    let ignored: Vec<_> = ignored
+        .filter_map(|resource| Some(&*resource.resource.as_ref()?.name))
+        .collect();
+    let held = "held down until the leases are renewed";
+    match ignored.join(", ") {
+        none if none.is_empty() => held.to_owned(),
+        ignored => format!("{held}, except {ignored} (ignore-scaling)"),
     }
 }
 
@@ -133,6 +149,22 @@ mod tests {
         for name in quoted.filter(|name| !name.ends_with('_')) {
             assert!(names.contains(&name.to_owned()), "{name}");
         }
+    }
+
+    #[test]
+    fn a_shoot_that_is_down_says_what_is_not_held_down() {
+        let mut down = ShootScaling {
+            state: FlowState::Settled.into(),
+            ..testing::scaling_down("a")
+        };
+        assert_eq!(waits_for(&down), "held down until the leases are renewed");
+        down.resources[0].set_state(ResourceState::Ignored);
+        assert_eq!(
+            waits_for(&down),
+            "held down until the leases are renewed, except kube-controller-manager (ignore-scaling)"
+        );
+        down.meltdown_protection_active = false;
+        assert!(waits_for(&down).starts_with("nothing is held down: "));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::render::{cells, text};
 pub(crate) enum CellState {
     /// A level failed after all its attempts.
     Failed,
-    /// The nodes are cut off, and the dependants are not down yet.
+    /// The nodes are cut off, and the dependants are not down yet, or nothing holds them down.
     Losing,
     /// The dependants are held down.
     Held,
@@ -142,7 +142,8 @@ impl CellState {
         let flow = scaling.map(ShootScaling::state);
         let direction = scaling.map(ShootScaling::direction);
         let is_held = scaling.is_some_and(|scaling| scaling.meltdown_protection_active);
-        let is_settled_down = direction == Some(Direction::Down) && flow == Some(FlowState::Settled);
+        // Nothing is held down where every dependant carries ignore-scaling.
+        let is_down = is_held && direction == Some(Direction::Down) && flow == Some(FlowState::Settled);
         let is_restored = direction == Some(Direction::Up) && flow == Some(FlowState::Running);
         let outcome = input.verdict.map(Verdict::outcome);
         let is_cut_off = matches!(
@@ -151,9 +152,9 @@ impl CellState {
         );
         match outcome {
             _ if flow == Some(FlowState::Failed) => Self::Failed,
-            _ if is_cut_off && input.is_valid && !is_settled_down => Self::Losing,
+            _ if is_cut_off && input.is_valid && !is_down => Self::Losing,
             _ if is_restored => Self::Restoring,
-            _ if is_held || is_settled_down => Self::Held,
+            _ if is_held => Self::Held,
             None => Self::Unknown,
             _ if !input.is_valid => Self::Stale,
             Some(Outcome::Skipped) => Self::Skipped,
@@ -206,6 +207,7 @@ mod tests {
         let up = scaling(Direction::Up, FlowState::Settled, false);
         let down = scaling(Direction::Down, FlowState::Running, true);
         let is_down = scaling(Direction::Down, FlowState::Settled, true);
+        let is_ignored = scaling(Direction::Down, FlowState::Settled, false);
         let held = scaling(Direction::Hold, FlowState::Holding, true);
         let back = scaling(Direction::Up, FlowState::Running, true);
         let failed = scaling(Direction::Down, FlowState::Failed, true);
@@ -215,6 +217,7 @@ mod tests {
             (Outcome::LeasesExpired, &down, CellState::Losing),
             (Outcome::ExternalUnreachable, &down, CellState::Losing),
             (Outcome::LeasesExpired, &is_down, CellState::Held),
+            (Outcome::LeasesExpired, &is_ignored, CellState::Losing),
             (Outcome::ApiServerUnreachable, &held, CellState::Held),
             (Outcome::Healthy, &held, CellState::Held),
             (Outcome::Skipped, &held, CellState::Held),
