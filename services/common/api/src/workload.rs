@@ -17,6 +17,9 @@ const PROTECTION_FIELD: &str = "f:dependency-watchdog.gardener.cloud/meltdown-pr
 const PROTECTION_POINTER: &str =
     "/f:metadata/f:annotations/f:dependency-watchdog.gardener.cloud~1meltdown-protection-active";
 
+/// The most replicas that a configuration or an annotation may ask for: a mistake must not flood the seed with Pods.
+pub(crate) const MAX_REPLICAS: i32 = 10_000;
+
 /// A workload of any kind (its `DynamicType` is kube's [`ApiResource`]). Reading one fails only on broken JSON.
 #[derive(Clone, Debug)]
 pub struct Workload {
@@ -46,9 +49,9 @@ pub struct WorkloadStatus {
 pub enum RecordedReplicas {
     /// Nothing is recorded.
     Absent,
-    /// This many, at least one.
+    /// This many, from 1 to 10,000.
     Count(i32),
-    /// Something is recorded that is no count of at least one; the text, cut to 64 characters.
+    /// Something is recorded that is no such count; the text, cut to 64 characters.
     Unreadable(String),
 }
 
@@ -133,7 +136,7 @@ impl Workload {
         match self.annotation(names::REPLICAS_ANNOTATION) {
             None => RecordedReplicas::Absent,
             Some(text) => match text.trim().parse::<i32>() {
-                Ok(count) if count > 0 => RecordedReplicas::Count(count),
+                Ok(count) if (1..=MAX_REPLICAS).contains(&count) => RecordedReplicas::Count(count),
                 _ => RecordedReplicas::Unreadable(begin(text)),
             },
         }

@@ -3,6 +3,7 @@
 use crate::{
     config::{POSITIVE, Section, secs},
     names,
+    workload::MAX_REPLICAS,
 };
 use serde::Deserialize;
 use std::{fmt, time::Duration};
@@ -75,7 +76,6 @@ struct ScaleFile {
 
 /// Bounds the work per shoot; Gardener has three.
 const MAX_DEPENDENTS: usize = 100;
-const MAX_REPLICAS: i32 = 10_000;
 
 pub(super) fn validate(list: Vec<DependentFile>, at: &Section<'_>) -> Option<Vec<DependentResource>> {
     let at = at.below("dependentResourceInfos");

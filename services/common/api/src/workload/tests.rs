@@ -104,10 +104,10 @@ fn unreadable_counts_are_told_apart_from_zero() {
 #[test]
 fn recorded_counts_are_read_strictly() {
     let recorded = |text: &str| annotated(names::REPLICAS_ANNOTATION, text).recorded_replicas();
-    for (text, count) in [("1", 1), (" 3 ", 3)] {
+    for (text, count) in [("1", 1), (" 3 ", 3), ("10000", 10_000)] {
         assert_eq!(recorded(text), RecordedReplicas::Count(count), "{text:?}");
     }
-    for text in ["0", "-1", "", "two", "99999999999", "1.0"] {
+    for text in ["0", "-1", "", "two", "10001", "2147483647", "99999999999", "1.0"] {
         assert_eq!(recorded(text), RecordedReplicas::Unreadable(text.to_owned()));
     }
     let cut = RecordedReplicas::Unreadable("x".repeat(64));
