@@ -150,6 +150,32 @@ async fn somebody_else_writes_in_between() {
     assert_eq!(seed.all(SHOOT), [4, 1, -1]);
 }
 
+/// As an operator of its own, or an admission webhook, may do.
+#[tokio::test]
+async fn somebody_else_scales_it_up_again_each_time() {
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
+    // It never has the time to stop.
+    seed.freeze(SHOOT, MCM);
+    probe.say([SHOOT], Outcome::LeasesExpired);
+    crate::eventually_async("the level has failed", async || {
+        if seed.replicas(SHOOT, MCM) == 0 {
+            seed.scale(SHOOT, MCM, 1);
+        }
+        let shown = coordinator.get(SHOOT).await;
+        shown.is_some_and(|shown| {
+            let message = &resource(&shown, MCM).message;
+            shown.state() == FlowState::Failed && message.contains("managedFields names that client")
+        })
+    })
+    .await;
+    let writes = seed.writes(SHOOT);
+    assert!(writes.len() <= 19, "{writes:?}");
+    seed.thaw(SHOOT, MCM);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.recover(&probe, SHOOT).await;
+    assert_eq!(seed.all(SHOOT), [1, 1, -1]);
+}
+
 #[tokio::test]
 async fn refusals_and_failures_are_tried_again() {
     let faults = [

@@ -3,6 +3,7 @@ use super::bench::{Bench, DOWN, MS, UP, refused};
 use crate::domain::observed::Observed;
 use crate::domain::request::RequestOutcome;
 use crate::domain::testing::{S, held, recorded, seen, starting, stopping};
+use watchdog_api::workload::RecordedReplicas;
 
 #[test]
 fn three_tries_then_the_level_has_failed_and_is_tried_again() {
@@ -270,6 +271,34 @@ fn conflicts_are_decided_again_but_not_for_ever() {
         2,
         "a busy writer costs a try"
     );
+}
+
+/// By a controller that wants another count, or by an admission webhook, which leaves nothing to wait for.
+#[test]
+fn a_scaling_that_is_reversed_each_time_is_repeated_but_not_without_end() {
+    let reversed = ObservedResource {
+        protected: true,
+        recorded: RecordedReplicas::Count(1),
+        ..seen(1, 1)
+    };
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    let (begun, mut at_once, mut writes) = (bench.now, 0, 0);
+    while bench.state(DOWN) != FlowState::Failed {
+        let next = bench.next(DOWN);
+        if next.requests.is_empty() {
+            let message = &next.status.resources[1].message;
+            assert!(message.contains("admission webhook"), "{message}");
+            bench.now = next.wake.unwrap();
+            continue;
+        }
+        bench.done(DOWN, "down mcm 1", reversed.clone());
+        writes += 1;
+        at_once += u32::from(bench.now == begun);
+    }
+    assert_eq!((at_once, writes), (3, 1 + 3 * 6), "three tries");
+    assert!(bench.now - begun < 10 * S);
+    let failed = bench.next(DOWN);
+    assert!(failed.status.retry_at > Some(bench.now), "{failed:?}");
 }
 
 #[test]
