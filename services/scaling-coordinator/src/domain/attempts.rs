@@ -5,7 +5,6 @@
 //! on them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +14,6 @@ use watchdog_api::prober::ResourceRef;
 
 use super::Direction;
 use super::request::{Request, RequestOutcome};
-use super::resource_step::ResourceWrite;
 use super::status::ResourceState;
 
 /// Tries after which a level has failed; the same as in gardener/dependency-watchdog.
@@ -51,17 +49,21 @@ const WAITING_READ: Duration = Duration::from_secs(2);
 /// See [`read_pause`]. A thousand shoots that never become ready then make 33 requests a second.
 const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
 
-/// Pause after a second conflict in a row, times the number of conflicts; after the first one there is none. A write
-/// that was applied and had to be repeated is a conflict, too.
+/// Pause after a second conflict in a row, times the number of conflicts; after the first one there is none.
 const CONFLICT_PAUSE: Duration = Duration::from_millis(100);
 
 /// More conflicts in a row count as a failed try, because another client keeps writing.
 const MAX_CONFLICTS: u32 = 5;
 
-/// Why writes meet another version again and again.
-const CHANGED: &str = "another client keeps changing it (409); metadata.managedFields names that client";
+/// The writes that a flow needs of a resource: one that scales it, and one before that records its replicas, or after
+/// that removes what was recorded.
+const NEEDED_WRITES: u32 = 2;
 
-/// Why writes that were applied must be repeated again and again.
+/// Pause before a write of which a flow needed no more. It is no failed try: another client that scales
+/// kube-controller-manager up again and again must not make it run for longer than this.
+const REPETITION_PAUSE: Duration = Duration::from_secs(1);
+
+/// Why writes that were applied must be repeated.
 const REVERSED: &str = "another client or an admission webhook keeps changing it back; metadata.managedFields names \
                         that client";
 
@@ -88,8 +90,8 @@ pub(super) struct Attempts {
     tries: u32,
     rounds: u32,
     conflicts: u32,
-    /// The kinds of writes that were applied. A flow needs each of them once.
-    applied: Vec<Discriminant<ResourceWrite>>,
+    /// Writes of this flow that were applied, at most one more than it needs.
+    applied: u32,
     not_before: Option<Instant>,
     wait: Option<Wait>,
     /// True if the tries began as reads of a resource that was never seen.
@@ -131,13 +133,15 @@ impl FlowHints {
 
     /// Notes the outcome of a request. That of a write in an earlier direction does not count any more.
     pub fn end(&mut self, now: Instant, request: &Request, outcome: &RequestOutcome) {
-        let Some((write, _)) = &request.write else {
-            let attempts = self.attempts.entry(request.reference.clone()).or_default();
-            return attempts.end_read(now, outcome);
-        };
-        if self.direction == Some(request.direction) {
-            let attempts = self.attempts.entry(request.reference.clone()).or_default();
-            attempts.end_write(now, write, outcome);
+        let is_write = request.write.is_some();
+        if is_write && self.direction != Some(request.direction) {
+            return;
+        }
+        let attempts = self.attempts.entry(request.reference.clone()).or_default();
+        if is_write {
+            attempts.end_write(now, outcome);
+        } else {
+            attempts.end_read(now, outcome);
         }
     }
 
@@ -238,6 +242,11 @@ impl Attempts {
         self.tries >= MAX_TRIES
     }
 
+    /// Why more was written than a flow needs, if it was.
+    pub(super) fn reversal(&self) -> Option<&'static str> {
+        (self.applied > NEEDED_WRITES).then_some(REVERSED)
+    }
+
     /// Records a failed try.
     pub(super) fn fail(&mut self, now: Instant, why: String, retry_after: Option<Duration>) {
         self.since = None;
@@ -269,36 +278,33 @@ impl Attempts {
         }
     }
 
-    fn end_write(&mut self, now: Instant, write: &ResourceWrite, outcome: &RequestOutcome) {
+    fn end_write(&mut self, now: Instant, outcome: &RequestOutcome) {
         match outcome {
             RequestOutcome::Cancelled { .. } | RequestOutcome::KeptBack => {}
             RequestOutcome::Done => {
+                self.conflicts = 0;
                 self.error.clear();
-                let kind = discriminant(write);
-                if self.applied.contains(&kind) {
-                    self.note_conflict(now, REVERSED);
-                } else {
-                    self.applied.push(kind);
-                    self.conflicts = 0;
+                self.applied = (self.applied + 1).min(NEEDED_WRITES + 1);
+                if let Some(why) = self.reversal() {
+                    why.clone_into(&mut self.error);
+                    self.not_before = Some(now + REPETITION_PAUSE);
                 }
             }
-            RequestOutcome::Conflict => self.note_conflict(now, CHANGED),
+            RequestOutcome::Conflict if self.conflicts >= MAX_CONFLICTS => {
+                self.conflicts = 0;
+                let why = "another client keeps changing it (409); metadata.managedFields names that client";
+                self.fail(now, why.to_owned(), None);
+            }
+            RequestOutcome::Conflict => {
+                // After the first conflict there is no pause, because the resource was read since.
+                if self.conflicts > 0 {
+                    self.not_before = Some(now + CONFLICT_PAUSE * self.conflicts);
+                }
+                self.conflicts += 1;
+            }
             RequestOutcome::Unknown { why, retry_after } | RequestOutcome::Refused { why, retry_after } => {
                 self.fail(now, why.clone(), *retry_after);
             }
         }
-    }
-
-    fn note_conflict(&mut self, now: Instant, why: &str) {
-        if self.conflicts >= MAX_CONFLICTS {
-            self.conflicts = 0;
-            return self.fail(now, why.to_owned(), None);
-        }
-        // After the first one there is no pause, because the resource was read since.
-        if self.conflicts > 0 {
-            why.clone_into(&mut self.error);
-            self.not_before = Some(now + CONFLICT_PAUSE * self.conflicts);
-        }
-        self.conflicts += 1;
     }
 }

@@ -303,7 +303,8 @@ impl Level {
         let times_out = attempts.since.map(|since| since + info.timeout);
         if times_out.is_some_and(|at| now >= at) {
             let timeout = watchdog_api::duration::format(info.timeout);
-            attempts.fail(now, format!("not done within {timeout}: {}", planned.why), None);
+            let why = attempts.reversal().unwrap_or(&planned.why);
+            attempts.fail(now, format!("not done within {timeout}: {why}"), None);
         }
         if let Some((state, until)) = attempts.paused(now) {
             next.wake_at(Some(until));

@@ -275,15 +275,15 @@ fn conflicts_are_decided_again_but_not_for_ever() {
 
 /// By a controller that wants another count, or by an admission webhook, which leaves nothing to wait for.
 #[test]
-fn a_scaling_that_is_reversed_each_time_is_repeated_but_not_without_end() {
+fn a_scaling_that_is_reversed_each_time_is_repeated_each_second_until_the_try_times_out() {
     let reversed = ObservedResource {
         protected: true,
         recorded: RecordedReplicas::Count(1),
         ..seen(1, 1)
     };
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    let (begun, mut at_once, mut writes) = (bench.now, 0, 0);
-    while bench.state(DOWN) != FlowState::Failed {
+    let (begun, mut written) = (bench.now, vec![]);
+    while bench.now < begun + 40 * S {
         let next = bench.next(DOWN);
         if next.requests.is_empty() {
             let message = &next.status.resources[1].message;
@@ -291,14 +291,12 @@ fn a_scaling_that_is_reversed_each_time_is_repeated_but_not_without_end() {
             bench.now = next.wake.unwrap();
             continue;
         }
+        written.push(bench.now - begun);
         bench.done(DOWN, "down mcm 1", reversed.clone());
-        writes += 1;
-        at_once += u32::from(bench.now == begun);
     }
-    assert_eq!((at_once, writes), (3, 1 + 3 * 6), "three tries");
-    assert!(bench.now - begun < 10 * S);
-    let failed = bench.next(DOWN);
-    assert!(failed.status.retry_at > Some(bench.now), "{failed:?}");
+    let each_second: Vec<_> = [0, 0].into_iter().chain(0..30).map(|second| second * S).collect();
+    assert_eq!(written[..32], each_second, "{written:?}");
+    assert_eq!(written[32], 30 * S + 500 * MS, "the next try: {written:?}");
 }
 
 #[test]
