@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -178,7 +177,12 @@ async fn probe(shoot: TestShoot, config: prober::ProberConfig) -> Observed {
         }
         std::future::pending::<()>().await;
     };
-    let run = futures::future::select(pin!(prober.run(1)), pin!(change));
+    let run = async {
+        tokio::select! {
+            () = prober.run(1) => {}
+            () = change => {}
+        }
+    };
     let ended = tokio::time::timeout(lasts, run).await;
     assert!(ended.is_err(), "the prober ended");
     std::mem::take(&mut *internal.observed.lock())
