@@ -234,11 +234,12 @@ def test_fixed_limits_are_those_of_the_code():
         f"| least time between two probes of a shoot | {number(probe, 'MIN_SPACING')} s; near a loss "
         f"{number(probe, 'CROSSING_SPACING') / 1000:g} s |",
         f"| pause after a 429 | the server's Retry-After, {number('common/api', 'BACK_OFF_FOR_THROTTLED_REQUESTS')} s "
-        f"to {number(probe, 'LONGEST_THROTTLE') // 60} min |",
+        f"to {number(probe, 'LONGEST_THROTTLE') // 60} min; a new kubeconfig ends it |",
         f"| time for the older of two contrary verdicts | {number(coordinator, 'CONFIRMATION_WAIT')} s |",
         f"| tries of a level | {number(coordinator, 'MAX_TRIES')}, after pauses of {pause:g} s and {2 * pause:g} s; "
         f"after a failed level {number(coordinator, 'FAILED_PAUSE')} s, doubling up to "
         f"{number(coordinator, 'LONGEST_PAUSE')} s |",
+        f"| pause before a write that another client has reversed | {number(coordinator, 'REPETITION_PAUSE')} s |",
         f"| concurrent requests | scaling-coordinator {number(coordinator, 'MAX_REQUESTS')}, "
         f"weeder {number('weeder', 'MAX_REQUESTS')} |",
         f"| recoveries of a service that delete | {number('weeder', 'MAX_RECOVERIES')} in a minute |",

@@ -194,7 +194,7 @@ fn an_api_server_that_answers_429_is_left_alone_for_10_s() {
     );
 }
 
-/// What one server asked for says nothing about another one, or about another user of it.
+/// Another server, or another user of it, has not asked to be left alone.
 #[test]
 fn a_new_kubeconfig_ends_the_pause_after_a_429() {
     let shoot = TestShoot {
