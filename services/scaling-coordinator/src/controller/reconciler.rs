@@ -63,7 +63,7 @@ impl Reconciler {
         }
         let mut dependents = self.inputs.resources.dependents(shoot);
         for dependent in &mut dependents {
-            dependent.read = memory.was_read(now, &dependent.config.reference);
+            dependent.read = memory.reads.covers(now, &dependent.config.reference);
         }
         let hints = &mut memory.hints;
         let mut next = next_step(now, decision.direction, mode.mode, &dependents, hints);
@@ -135,13 +135,13 @@ impl Reconciler {
         let Some(turn) = self.wait_for_turn(shoot, memory, direction, news).await else {
             return;
         };
-        memory.round_began = Some(Instant::now());
+        memory.reads.begin_round(Instant::now());
         for _ in 0..ROUNDS_OF_A_TURN {
             if !self.use_turn(shoot, memory, direction, &turn).await {
                 break;
             }
         }
-        memory.round_began = None;
+        memory.reads.end_turn();
     }
 
     /// Waits for a turn; none if nothing is left to do, or in another direction. A shoot keeps its place while
@@ -188,13 +188,13 @@ impl Reconciler {
         }
         let mut requests = next.requests;
         let rests_on_cluster = next.prepares_write || requests.iter().any(Request::needs_cluster);
-        let reads_cluster = rests_on_cluster && !memory.was_cluster_read(Instant::now());
+        let reads_cluster = rests_on_cluster && !memory.reads.covers_cluster(Instant::now());
         requests.retain(|request| !reads_cluster || !request.needs_cluster());
         let cluster = OptionFuture::from(reads_cluster.then(|| self.confirm(shoot, turn)));
         let (confirmed, ()) = tokio::join!(cluster, self.make(shoot, memory, requests, turn));
         let now = Instant::now();
         match confirmed {
-            Some(Ok(())) => memory.note_cluster_read(now),
+            Some(Ok(())) => memory.reads.note_cluster(now),
             Some(Err(outcome)) => {
                 let mut due = self.look(shoot, memory).requests;
                 due.retain(Request::needs_cluster);
@@ -204,8 +204,7 @@ impl Reconciler {
                 }
             }
             None if next.prepares_write => {}
-            // What was read before these writes says nothing about those that follow.
-            None => memory.round_began = Some(now),
+            None => memory.reads.begin_round(now),
         }
         true
     }
@@ -245,10 +244,10 @@ impl Reconciler {
         while let Some((request, outcome)) = running.next().await {
             let (now, resource) = (Instant::now(), &request.reference);
             if outcome == RequestOutcome::Done {
-                memory.note_read(now, resource);
+                memory.reads.note(now, resource);
             } else if request.write.is_some() {
                 // What came of the write is not known.
-                memory.forget_read(resource);
+                memory.reads.forget(resource);
             } else if let Some(error) = outcome.error() {
                 tracing::warn!(%resource, error, "a read of a resource failed; reading it again later");
             }

@@ -1,8 +1,7 @@
 //! The memory of a shoot from one reconciliation to the next: hints, and what was reported.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 use watchdog_api::policy::ModeInForce;
@@ -11,18 +10,12 @@ use watchdog_api::prober::ResourceRef;
 use crate::domain::attempts::FlowHints;
 use crate::domain::decision::{Decision, HoldReason};
 use crate::domain::other_writes::OtherWrites;
+use crate::domain::reads::ReadTimes;
 use crate::domain::request::Request;
 use crate::domain::request::RequestOutcome;
 use crate::domain::status::{FlowState, FlowStatus, ShootScaling};
 use crate::domain::{Direction, direction_name};
 use crate::metrics::{FIRST_WRITE, REACHED, WRITES};
-
-/// A write may rest on a read since the last writes of the same turn, and on one that ended less than this ago.
-const JUST_NOW: Duration = Duration::from_secs(1);
-
-/// A write may rest on a Cluster that was read since then, or less than this ago: the next level often follows
-/// within seconds. The watch reports a change meanwhile, and hibernation begins with other steps than replica counts.
-const CLUSTER_LASTS: Duration = Duration::from_secs(5);
 
 /// A warning about an annotation of a resource, or of the Shoot.
 type AnnotationWarning = (Option<ResourceRef>, String);
@@ -32,11 +25,7 @@ pub(super) struct ShootMemory {
     /// The state that was published last.
     pub(super) shown: ShootScaling,
     pub(super) hints: FlowHints,
-    /// When each resource was read last, or an answer showed what a write has made of it.
-    read_at: BTreeMap<ResourceRef, Instant>,
-    cluster_read_at: Option<Instant>,
-    /// When the reads began on which the next writes rest. On a slow API server they take longer than [`JUST_NOW`].
-    pub(super) round_began: Option<Instant>,
+    pub(super) reads: ReadTimes,
     /// The writes that mode observe has kept back since the direction changed.
     kept_back: BTreeSet<ResourceRef>,
     pub(super) others: OtherWrites,
@@ -55,9 +44,7 @@ impl ShootMemory {
         Self {
             shown,
             hints: FlowHints::default(),
-            read_at: BTreeMap::new(),
-            cluster_read_at: None,
-            round_began: None,
+            reads: ReadTimes::default(),
             kept_back: BTreeSet::new(),
             others: OtherWrites::default(),
             found: None,
@@ -82,34 +69,6 @@ impl ShootMemory {
             self.no_loss_until = Some(now);
         }
         self.shown.mode = mode;
-    }
-
-    pub(super) fn was_read(&self, now: Instant, reference: &ResourceRef) -> bool {
-        self.read_at
-            .get(reference)
-            .is_some_and(|at| self.is_recent(now, *at, JUST_NOW))
-    }
-
-    fn is_recent(&self, now: Instant, at: Instant, lasts: Duration) -> bool {
-        now < at + lasts || self.round_began.is_some_and(|began| began <= at)
-    }
-
-    pub(super) fn note_read(&mut self, now: Instant, reference: &ResourceRef) {
-        self.read_at.insert(reference.clone(), now);
-    }
-
-    /// After a write without a good answer the state of the resource is not known.
-    pub(super) fn forget_read(&mut self, reference: &ResourceRef) {
-        self.read_at.remove(reference);
-    }
-
-    pub(super) fn was_cluster_read(&self, now: Instant) -> bool {
-        self.cluster_read_at
-            .is_some_and(|at| self.is_recent(now, at, CLUSTER_LASTS))
-    }
-
-    pub(super) const fn note_cluster_read(&mut self, now: Instant) {
-        self.cluster_read_at = Some(now);
     }
 
     /// Returns true if mode observe has not kept this write back before.

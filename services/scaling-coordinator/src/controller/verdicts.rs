@@ -2,16 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use watchdog_runtime::readiness::{Blocker, Readiness};
 use watchdog_runtime::work_queue::WorkQueue;
 
-use crate::domain::decision::{ReceivedVerdict, ReportedOutcome, StreamCounts};
-
-/// Tolerance for rounding: otherwise the observation times within a stream are exact.
-const ROUNDING: Duration = Duration::from_secs(1);
+use crate::domain::decision::{ReceivedVerdict, StreamCounts};
 
 /// Name of the blocker while no lease-probe reports: the coordinator protects nobody.
 const BLOCKER: &str = "verdicts";
@@ -90,20 +86,16 @@ impl VerdictTable {
         self.streams_changed();
     }
 
-    /// A stream brings a verdict. If that is older than the one before, neither can be trusted: it counts as
-    /// [`ReportedOutcome::Outdated`] until something new comes.
-    pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, mut verdict: ReceivedVerdict) {
+    /// A stream brings a verdict.
+    pub(crate) fn upsert(&self, stream: &Arc<str>, shoot: &str, verdict: ReceivedVerdict) {
         let mut streams = self.streams.lock();
         let Some(Some(known)) = streams.get_mut(stream) else {
             return;
         };
-        if let Some(before) = known.get(shoot)
-            && verdict.observed + ROUNDING < before.observed
-        {
-            verdict.outcome = ReportedOutcome::Outdated;
-            verdict.observed = before.observed;
-            verdict.valid_until = verdict.valid_until.max(before.valid_until);
-        }
+        let verdict = match known.get(shoot) {
+            Some(before) => verdict.after(before),
+            None => verdict,
+        };
         known.insert(shoot.to_owned(), verdict);
         drop(streams);
         self.work_queue.add(shoot);
@@ -137,7 +129,8 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::domain::testing::verdict;
+    use crate::domain::decision::ReportedOutcome;
+    use crate::domain::testing::{S, start, verdict};
 
     #[test]
     fn it_is_ready_only_with_a_synchronized_stream() {
@@ -160,45 +153,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_before_does_not_count_until_something_new_comes() {
-        let (verdicts, stream) = (
-            VerdictTable::new(Arc::default(), Readiness::default()),
-            Arc::from("a"),
-        );
+    fn a_verdict_follows_those_of_its_own_stream_only() {
+        let verdicts = VerdictTable::new(Arc::default(), Readiness::default());
+        let stream: Arc<str> = "a".into();
+        let now = start();
+        let upsert = |observed| {
+            verdicts.upsert(&stream, "s", verdict(ReportedOutcome::Healthy, observed));
+            verdicts.on("s")[0].outcome
+        };
         verdicts.joined(&stream);
         verdicts.snapshot(&stream, []);
-        let now = Instant::now() + Duration::from_secs(1_000);
-        let upsert = |observed: Instant, outcome| {
-            verdicts.upsert(&stream, "s", verdict(outcome, observed));
-            let of_shoot = verdicts.on("s");
-            (of_shoot[0].outcome, of_shoot[0].observed, of_shoot[0].valid_until)
-        };
-        let late = now + Duration::from_secs(20);
-        let ago = |seconds| now - Duration::from_secs(seconds);
-        assert_eq!(
-            upsert(now, ReportedOutcome::Healthy),
-            (ReportedOutcome::Healthy, now, late)
-        );
-        for seconds in [30, 10] {
-            let outdated = upsert(ago(seconds), ReportedOutcome::LeasesExpired);
-            assert_eq!(
-                outdated,
-                (ReportedOutcome::Outdated, now, late),
-                "{seconds} s old"
-            );
-        }
-        let rounded = now - Duration::from_millis(1);
-        assert_eq!(
-            upsert(rounded, ReportedOutcome::LeasesExpired).0,
-            ReportedOutcome::LeasesExpired
-        );
+        assert_eq!(upsert(now), ReportedOutcome::Healthy);
+        assert_eq!(upsert(now - 10 * S), ReportedOutcome::Outdated);
         verdicts.lost("a");
         verdicts.snapshot(&stream, []);
-        assert_eq!(
-            upsert(ago(10), ReportedOutcome::Healthy).0,
-            ReportedOutcome::Healthy,
-            "another stream begins anew"
-        );
+        assert_eq!(upsert(now - 10 * S), ReportedOutcome::Healthy, "another stream");
     }
 
     #[test]

@@ -20,6 +20,9 @@ use super::Direction;
 /// between two probes of a shoot that may be lost; a witness that is frozen delays nothing for longer.
 pub const CONFIRMATION_WAIT: Duration = Duration::from_secs(3);
 
+/// Tolerance for rounding: otherwise the observation times within a stream are exact.
+const ROUNDING: Duration = Duration::from_secs(1);
+
 /// The result of probing a shoot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, IntoStaticStr)]
 #[strum(serialize_all = "SCREAMING_SNAKE_CASE")]
@@ -203,6 +206,20 @@ impl EvidenceCounts {
 }
 
 impl ReceivedVerdict {
+    /// This verdict as it counts after another one of the same stream. If it is older than that, neither can be
+    /// trusted: it counts as [`ReportedOutcome::Outdated`] until something new comes.
+    pub(crate) fn after(self, before: &Self) -> Self {
+        if self.observed + ROUNDING >= before.observed {
+            return self;
+        }
+        Self {
+            outcome: ReportedOutcome::Outdated,
+            observed: before.observed,
+            valid_until: self.valid_until.max(before.valid_until),
+            ..self
+        }
+    }
+
     /// The newest renewal of an expired candidate, if there is one.
     pub(crate) fn last_renewal(&self) -> Option<Instant> {
         let silent = self.evidence.as_ref()?.newest_expired_renewal?;

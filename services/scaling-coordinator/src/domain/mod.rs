@@ -3,7 +3,8 @@
 //!
 //! [`decision`] derives one direction from the verdicts on a shoot. [`resource_step`] derives a resource's next step in
 //! that direction from its observed state alone. [`next_step`] derives from these what the shoot needs now, level by
-//! level; [`attempts`] counts tries and delays. [`plan`] orders the steps by level for people to read.
+//! level; [`attempts`] counts tries and delays, and `reads` says on which reads a write may rest. [`plan`] orders the
+//! steps by level for people to read.
 
 pub mod attempts;
 pub mod decision;
@@ -12,6 +13,7 @@ pub mod next_step;
 pub mod observed;
 pub(crate) mod other_writes;
 pub mod plan;
+pub(crate) mod reads;
 pub mod request;
 pub mod resource_step;
 pub(crate) mod status;

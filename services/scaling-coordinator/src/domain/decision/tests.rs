@@ -36,6 +36,26 @@ fn verdict(
 }
 
 #[test]
+fn what_is_older_than_before_does_not_count_until_something_new_comes() {
+    let now = start();
+    let first = testing::verdict(ReportedOutcome::Healthy, now);
+    let loss = |observed| testing::verdict(ReportedOutcome::LeasesExpired, observed);
+    let mut last = first.clone();
+    for seconds in [30, 10] {
+        last = loss(now - Duration::from_secs(seconds)).after(&last);
+        assert_eq!(last.outcome, ReportedOutcome::Outdated, "{seconds} s old");
+        assert_eq!((last.observed, last.valid_until), (now, first.valid_until));
+    }
+    for new in [
+        loss(now - ROUNDING),
+        loss(now),
+        loss(now + Duration::from_secs(5)),
+    ] {
+        assert_eq!(new.clone().after(&last), new);
+    }
+}
+
+#[test]
 fn the_cluster_the_leadership_and_the_mode_come_before_the_verdicts() {
     let (released, malformed) = (Some(true), Some(false));
     let hold = |reason| Some((None, Some(reason)));
