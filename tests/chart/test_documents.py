@@ -298,6 +298,7 @@ def test_numbers_in_sentences_are_those_of_the_code():
         "reference/watchdogctl.md": [
             f"follow at most {number(desk, 'MOST_FOLLOWED')} seeds",
             f"does not answer within {number(desk, 'SEED_TIMEOUT')} s, hides no other",
+            f"A list that is not complete after {number(desk, 'LIST_TIMEOUT')} s is an error.",
             f"has crashed within {number(desk, 'CRASHED_WITHIN') // 60} minutes",
             f"a replica does not answer within {number(desk, 'TIMEOUT')} s",
             f"ends within {number(desk, 'SOON_SECONDS') // 86_400} days",
