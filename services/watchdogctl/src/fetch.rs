@@ -161,10 +161,10 @@ async fn joined_pages<R: ListRequest>(
     mut request: R,
     ask: impl AsyncFn(R) -> Result<R::Answer, CommandError>,
 ) -> Result<R::Answer, CommandError> {
-    let (mut items, mut pages, mut page_token) = (Vec::new(), 0, String::new());
+    let (mut items, mut page_token) = (Vec::new(), String::new());
     let mut incomplete: Option<Completeness> = None;
     let deadline = Instant::now() + LIST_TIMEOUT;
-    loop {
+    for _ in 0..MAX_PAGES {
         request.set_page(MAX_PAGE_SIZE, page_token);
         let page = timeout_at(deadline, ask(request.clone())).await;
         let page = page.unwrap_or_else(|_| {
@@ -177,11 +177,12 @@ async fn joined_pages<R: ListRequest>(
         page_token = take(&mut page.next_page_token);
         incomplete = incomplete.or_else(|| page.completeness.take_if(|one| !one.complete));
         page.completeness = incomplete.clone().or(page.completeness);
-        pages += 1;
-        if page_token.is_empty() || pages == MAX_PAGES {
+        if page_token.is_empty() {
             return Ok(ItemPage { items, ..page }.into());
         }
     }
+    let what = format!("{program}: the list has more than {MAX_PAGES} pages");
+    Err(CommandError::unexpected(&what))
 }
 
 #[cfg(test)]
@@ -191,22 +192,30 @@ mod tests {
     use watchdog_proto::weeder::v1::{ListWeedersRequest, ListWeedersResponse};
 
     use super::*;
-    use crate::error::UNREACHABLE;
+    use crate::error::{UNREACHABLE, WRONG};
 
-    #[tokio::test(start_paused = true)]
-    async fn a_list_whose_pages_are_all_in_time_has_a_deadline_too() {
-        let began = Instant::now();
-        let slow = async |_| {
-            sleep(CALL_TIMEOUT / 2).await;
+    /// Asks for a list that has always one more page.
+    async fn endless(page_takes: Duration) -> CommandError {
+        let page = async |_| {
+            sleep(page_takes).await;
             Ok(ListWeedersResponse {
                 next_page_token: "more".to_owned(),
                 ..ListWeedersResponse::default()
             })
         };
-        let list = joined_pages(Program::Weeder, ListWeedersRequest::default(), slow).await;
-        let error = list.unwrap_err();
-        assert_eq!(error.code, UNREACHABLE);
-        assert_eq!(error.what, "weeder: the list was not complete after 45 s");
+        let list = joined_pages(Program::Weeder, ListWeedersRequest::default(), page).await;
+        list.unwrap_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_that_does_not_end_is_an_error_in_time() {
+        let began = Instant::now();
+        let slow = endless(CALL_TIMEOUT / 2).await;
+        assert_eq!(slow.code, UNREACHABLE);
+        assert_eq!(slow.what, "weeder: the list was not complete after 45 s");
         assert_eq!(began.elapsed().as_secs(), LIST_TIMEOUT.as_secs());
+        let quick = endless(Duration::from_millis(1)).await;
+        assert_eq!(quick.code, WRONG);
+        assert_eq!(quick.what, "weeder: the list has more than 1000 pages");
     }
 }
