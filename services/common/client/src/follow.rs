@@ -21,7 +21,7 @@ const SILENCE_LIMIT: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
 /// Opening a stream takes at most this time.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest delay before a stream is opened again.
+/// The longest delay before a stream is opened again. After a stream that lasted for this time, the delay is short.
 const SLOWEST: Duration = Duration::from_secs(5);
 
 /// Items of one snapshot at most: a server that sends more than any seed can have is broken.
@@ -60,9 +60,9 @@ pub enum Update<K, V> {
 /// Follows a stream of items until `stop` is cancelled. `open` opens a stream, again whenever the last one is lost.
 /// `on_update` is called for every update and must not block.
 ///
-/// Reconnects with jittered back-off, reset by a whole snapshot; codes that a retry cannot mend (INVALID_ARGUMENT,
-/// UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED) are retried at the slowest pace only, because a server may be
-/// replaced by one that answers better.
+/// Reconnects with jittered back-off, reset by a stream with a whole snapshot that lasted 5 s; codes that a retry
+/// cannot mend (INVALID_ARGUMENT, UNIMPLEMENTED, UNAUTHENTICATED, PERMISSION_DENIED) are retried at the slowest pace
+/// only, because a server may be replaced by one that answers better.
 pub async fn follow<K, V, O, S, I>(
     mut open: impl FnMut() -> O,
     stop: &CancellationToken,
@@ -75,7 +75,7 @@ pub async fn follow<K, V, O, S, I>(
 {
     let mut backoff = Backoff::new(Duration::from_millis(50), SLOWEST);
     loop {
-        let mut synced = false;
+        let (opened, mut synced) = (Instant::now(), false);
         let status = tokio::select! {
             () = stop.cancelled() => return,
             status = stream(&mut open, |update| {
@@ -83,7 +83,8 @@ pub async fn follow<K, V, O, S, I>(
                 on_update(update);
             }) => status,
         };
-        if synced {
+        // A stream that ends right after its snapshot is no success: each costs all items.
+        if synced && opened.elapsed() >= SLOWEST {
             backoff.reset();
         }
         on_update(Update::Lost(Failure::of_grpc_status(&status)));

@@ -3,6 +3,9 @@
 #![cfg(test)]
 
 use std::convert::Infallible;
+use std::future::ready;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use prost::Message as _;
 use tokio::sync::mpsc;
@@ -105,6 +108,21 @@ async fn a_silent_stream_is_lost_and_so_is_one_with_an_incomplete_snapshot() {
         panic!("missing item not noticed")
     };
     assert!(reason.to_string().contains("0 items instead of 1"), "{reason}");
+}
+
+/// A proxy between client and server may allow no answer that lasts.
+#[tokio::test(start_paused = true)]
+async fn streams_that_end_right_after_their_snapshots_are_opened_ever_more_slowly() {
+    let opened = AtomicUsize::new(0);
+    let open = || {
+        opened.fetch_add(1, Ordering::Relaxed);
+        ready(Ok(tokio_stream::iter([message("one", complete(0))])))
+    };
+    let stop = CancellationToken::new();
+    let minute = Duration::from_secs(60);
+    let _ = tokio::time::timeout(minute, follow(open, &stop, |_: Update<String, u32>| ())).await;
+    let opened = opened.into_inner();
+    assert!((15..=35).contains(&opened), "{opened} streams in a minute");
 }
 
 /// A message on the wire.
