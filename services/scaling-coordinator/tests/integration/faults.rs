@@ -165,15 +165,18 @@ async fn somebody_else_scales_it_up_again_each_time() {
         writes.retain(|write| write.contains(MCM));
         writes
     };
-    crate::eventually_async("more writes than it needs, of which it names the cause", async || {
-        if seed.replicas(SHOOT, MCM) == 0 {
-            seed.scale(SHOOT, MCM, 1);
-        }
-        let shown = coordinator.get(SHOOT).await;
-        let message = shown.map(|shown| resource(&shown, MCM).message.clone());
-        message.is_some_and(|message| message.contains("managedFields names that client"))
-            && writes().len() > 4
-    })
+    crate::eventually_async(
+        "more writes than it needs, of which it names the cause",
+        async || {
+            if seed.replicas(SHOOT, MCM) == 0 {
+                seed.scale(SHOOT, MCM, 1);
+            }
+            let shown = coordinator.get(SHOOT).await;
+            let message = shown.map(|shown| resource(&shown, MCM).message.clone());
+            message.is_some_and(|message| message.contains("managedFields names that client"))
+                && writes().len() > 4
+        },
+    )
     .await;
     // One that needs no pause after the two that a flow may need, and then one each second.
     let (writes, seconds) = (writes(), begun.elapsed().as_secs_f64());
