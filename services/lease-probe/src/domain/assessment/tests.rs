@@ -61,6 +61,30 @@ fn judge(ages: &[i64]) -> Assessment {
 }
 
 #[test]
+fn a_zone_is_expired_if_all_of_its_candidates_are_and_there_is_one() {
+    for (candidates, expired, expected) in [(0, 0, false), (2, 0, false), (2, 1, false), (2, 2, true)] {
+        let zone = ZoneCount { candidates, expired };
+        assert_eq!(zone.is_expired(), expected, "{zone:?}");
+    }
+}
+
+/// 12.5 s and 10 s prove a silence, and 3 s are for the scale-down.
+#[test]
+fn a_grace_period_is_too_short_if_kube_controller_manager_acts_before_the_scale_down() {
+    for (grace, expected) in [(25_499, true), (25_500, false), (40_000, false)] {
+        let found = Assessment {
+            rule: ExpiryRule {
+                grace: Duration::from_millis(grace),
+                ..RULE
+            },
+            renew_interval: Duration::from_secs(10),
+            ..Assessment::default()
+        };
+        assert_eq!(found.grace_too_short(), expected, "{grace} ms");
+    }
+}
+
+#[test]
 fn the_threshold_at_its_boundary() {
     let rows: &[(&[i64], Outcome)] = &[
         (&[], Outcome::Pending),

@@ -36,6 +36,17 @@ fn verdict(
 }
 
 #[test]
+fn reasons_to_hold_are_label_values() {
+    let values = [
+        HoldReason::Cluster,
+        HoldReason::NotLeading,
+        HoldReason::Unreported,
+    ]
+    .map(HoldReason::as_str);
+    assert_eq!(values, ["cluster", "not_leading", "unreported"]);
+}
+
+#[test]
 fn what_is_older_than_before_does_not_count_until_something_new_comes() {
     let now = start();
     let first = testing::verdict(ReportedOutcome::Healthy, now);
