@@ -90,7 +90,7 @@ pub(super) struct Attempts {
     tries: u32,
     rounds: u32,
     conflicts: u32,
-    /// Writes of this flow that were applied, at most one more than it needs.
+    /// Writes in this direction that were applied, at most one more than a flow needs.
     applied: u32,
     not_before: Option<Instant>,
     wait: Option<Wait>,
@@ -148,7 +148,15 @@ impl FlowHints {
     /// Nothing is left to do: delays and tries are over.
     pub(super) fn settle(&mut self) {
         self.started.clear();
-        self.attempts.clear();
+        self.attempts.values_mut().for_each(Attempts::settle);
+        self.attempts.retain(|_, attempts| attempts.applied > 0);
+    }
+
+    /// Nothing is left to do with a resource.
+    pub(super) fn settle_one(&mut self, reference: &ResourceRef) {
+        if let Some(attempts) = self.attempts.get_mut(reference) {
+            attempts.settle();
+        }
     }
 
     /// Begins with nothing in a new direction.
@@ -240,6 +248,17 @@ impl Attempts {
     /// Returns true if the level has failed, until a new round of tries begins.
     const fn is_exhausted(&self) -> bool {
         self.tries >= MAX_TRIES
+    }
+
+    /// The tries are over. What was applied counts on: another client may change it back as soon as it is done.
+    fn settle(&mut self) {
+        let why = self.reversal();
+        *self = Self {
+            applied: self.applied,
+            error: why.unwrap_or_default().to_owned(),
+            not_before: why.and(self.not_before),
+            ..Self::default()
+        };
     }
 
     /// Why more was written than a flow needs, if it was.

@@ -253,7 +253,7 @@ impl Level {
             }
             if !rests || !dependent.counts(self.direction) || dependent.is_read() {
                 // This resource is done; the others of its level are not.
-                hints.attempts.remove(reference);
+                hints.settle_one(reference);
                 continue;
             }
             let attempts = hints.attempts.entry(reference.clone()).or_default();
@@ -303,7 +303,9 @@ impl Level {
         let times_out = attempts.since.map(|since| since + info.timeout);
         if times_out.is_some_and(|at| now >= at) {
             let timeout = watchdog_api::duration::format(info.timeout);
-            let why = attempts.reversal().unwrap_or(&planned.why);
+            let reversal = attempts.reversal();
+            let reversal = reversal.filter(|_| matches!(planned.step, ResourceStep::Write(_)));
+            let why = reversal.unwrap_or(&planned.why);
             attempts.fail(now, format!("not done within {timeout}: {why}"), None);
         }
         if let Some((state, until)) = attempts.paused(now) {

@@ -299,6 +299,28 @@ fn a_scaling_that_is_reversed_each_time_is_repeated_each_second_until_the_try_ti
     assert_eq!(written[32], 30 * S + 500 * MS, "the next try: {written:?}");
 }
 
+/// Another client keeps it at zero, and nothing is held down: each scaling settles the shoot.
+#[test]
+fn a_scaling_that_is_reversed_once_it_has_settled_is_repeated_each_second_too() {
+    let mut bench = Bench::new(seen(0, 0), seen(1, 1), Observed::Absent);
+    let (begun, mut written) = (bench.now, vec![]);
+    while bench.now < begun + 40 * S {
+        let next = bench.next(UP);
+        if next.requests.is_empty() {
+            let message = &next.status.resources[0].message;
+            assert!(message.contains("admission webhook"), "{message}");
+            bench.now = next.wake.unwrap();
+            continue;
+        }
+        written.push(bench.now - begun);
+        bench.done(UP, "scale kcm 1", seen(1, 1));
+        assert_eq!(bench.state(UP), FlowState::Settled);
+        bench.see("kcm", seen(0, 0));
+    }
+    let each_second: Vec<_> = [0, 0].into_iter().chain(0..40).map(|second| second * S).collect();
+    assert_eq!(written, each_second);
+}
+
 #[test]
 fn no_try_times_out_while_holding() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
