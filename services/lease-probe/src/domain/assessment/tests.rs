@@ -85,6 +85,17 @@ fn a_grace_period_is_too_short_if_kube_controller_manager_acts_before_the_scale_
 }
 
 #[test]
+fn an_assessment_names_its_list_and_how_far_the_next_may_be() {
+    let (mut list, mut renewals) = leases(&[5, 5]);
+    list.revision = 7;
+    list.leases.push(lease("ahead", Some(1_060)));
+    renewals.observe(&list, LONGEST);
+    let found = assess_leases(&list, &renewals);
+    assert_eq!((found.list_revision, found.largest_skew), (7, 60 * S));
+    assert_eq!(found.longest_pause, longest_pause(RULE.grace));
+}
+
+#[test]
 fn the_threshold_at_its_boundary() {
     let rows: &[(&[i64], Outcome)] = &[
         (&[], Outcome::Pending),
