@@ -59,8 +59,8 @@ const MAX_CONFLICTS: u32 = 5;
 /// that removes what was recorded.
 const NEEDED_WRITES: u32 = 2;
 
-/// Pause before a write of which a flow needed no more. It is no failed try: another client that scales
-/// kube-controller-manager up again and again must not make it run for longer than this.
+/// Pause after each write beyond [`NEEDED_WRITES`], because the one before it was reversed. That is no failed try:
+/// another client that scales kube-controller-manager up again and again must not make it run for longer than this.
 const REPETITION_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why writes that were applied must be repeated.

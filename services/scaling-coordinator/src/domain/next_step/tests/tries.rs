@@ -273,6 +273,37 @@ fn conflicts_are_decided_again_but_not_for_ever() {
     );
 }
 
+/// When the writes of the first 40 s are made, if `reverse` answers each of them.
+fn writes_beside_another_client(
+    mut bench: Bench,
+    direction: Option<Direction>,
+    resource: usize,
+    reverse: impl Fn(&mut Bench),
+) -> Vec<Duration> {
+    let (begun, mut written) = (bench.now, vec![]);
+    while bench.now < begun + 40 * S {
+        let next = bench.next(direction);
+        if next.requests.is_empty() {
+            let message = &next.status.resources[resource].message;
+            assert!(message.contains("admission webhook"), "{message}");
+            bench.now = next.wake.unwrap();
+            continue;
+        }
+        written.push(bench.now - begun);
+        reverse(&mut bench);
+    }
+    written
+}
+
+/// Two that a flow may need, and then one each second.
+fn each_second(seconds: u32) -> Vec<Duration> {
+    [0, 0]
+        .into_iter()
+        .chain(0..seconds)
+        .map(|second| second * S)
+        .collect()
+}
+
 /// By a controller that wants another count, or by an admission webhook, which leaves nothing to wait for.
 #[test]
 fn a_scaling_that_is_reversed_each_time_is_repeated_each_second_until_the_try_times_out() {
@@ -281,44 +312,24 @@ fn a_scaling_that_is_reversed_each_time_is_repeated_each_second_until_the_try_ti
         recorded: RecordedReplicas::Count(1),
         ..seen(1, 1)
     };
-    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
-    let (begun, mut written) = (bench.now, vec![]);
-    while bench.now < begun + 40 * S {
-        let next = bench.next(DOWN);
-        if next.requests.is_empty() {
-            let message = &next.status.resources[1].message;
-            assert!(message.contains("admission webhook"), "{message}");
-            bench.now = next.wake.unwrap();
-            continue;
-        }
-        written.push(bench.now - begun);
+    let bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    let written = writes_beside_another_client(bench, DOWN, 1, |bench| {
         bench.done(DOWN, "down mcm 1", reversed.clone());
-    }
-    let each_second: Vec<_> = [0, 0].into_iter().chain(0..30).map(|second| second * S).collect();
-    assert_eq!(written[..32], each_second, "{written:?}");
+    });
+    assert_eq!(written[..32], each_second(30), "{written:?}");
     assert_eq!(written[32], 30 * S + 500 * MS, "the next try: {written:?}");
 }
 
 /// Another client keeps it at zero, and nothing is held down: each scaling settles the shoot.
 #[test]
 fn a_scaling_that_is_reversed_once_it_has_settled_is_repeated_each_second_too() {
-    let mut bench = Bench::new(seen(0, 0), seen(1, 1), Observed::Absent);
-    let (begun, mut written) = (bench.now, vec![]);
-    while bench.now < begun + 40 * S {
-        let next = bench.next(UP);
-        if next.requests.is_empty() {
-            let message = &next.status.resources[0].message;
-            assert!(message.contains("admission webhook"), "{message}");
-            bench.now = next.wake.unwrap();
-            continue;
-        }
-        written.push(bench.now - begun);
+    let bench = Bench::new(seen(0, 0), seen(1, 1), Observed::Absent);
+    let written = writes_beside_another_client(bench, UP, 0, |bench| {
         bench.done(UP, "scale kcm 1", seen(1, 1));
         assert_eq!(bench.state(UP), FlowState::Settled);
         bench.see("kcm", seen(0, 0));
-    }
-    let each_second: Vec<_> = [0, 0].into_iter().chain(0..40).map(|second| second * S).collect();
-    assert_eq!(written, each_second);
+    });
+    assert_eq!(written, each_second(40));
 }
 
 #[test]
