@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use clap::builder::{NonEmptyStringValueParser, OsStringValueParser};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, Command, FromArgMatches as _};
-use watchdog_kube::leadership::ElectionTiming;
+use watchdog_kube::leadership::{ElectionTiming, LeaseTimes};
 use watchdog_runtime::args::CommonArgs;
 
 use crate::go_flags::{IGNORED_FLAGS, ignored_flag, in_one_form, parse_bool};
@@ -133,12 +133,12 @@ impl DropInOptions {
                 .into());
         };
         let flags = Flags::from_arg_matches(matches)?;
-        let timing = ElectionTiming {
+        let times = LeaseTimes {
             lease_duration: flags.leader_elect_lease_duration,
             renew_deadline: flags.leader_elect_renew_deadline,
             retry_period: flags.leader_elect_retry_period,
         };
-        timing.check().context("--leader-elect-*")?;
+        times.check().context("--leader-elect-*")?;
         let allow_local_addresses = ("--allow-local-addresses", flags.allow_local_addresses);
         let check_config = ("--check-config", flags.check_config);
         let services = match role {
@@ -152,7 +152,7 @@ impl DropInOptions {
         Ok(Self {
             services,
             health_addr: flags.health_bind_addr,
-            timing,
+            timing: times.into(),
             ignored: ignored(matches, &flags),
         })
     }
@@ -285,12 +285,7 @@ dependentResourceInfos:
     fn the_command_line_of_gardenlet_is_understood() {
         let prober = parse("prober", CONFIG, &PROBER).unwrap();
         assert_eq!(prober.ignored, ["kube-api-burst", "kube-api-qps"]);
-        let of_client_go = ElectionTiming {
-            lease_duration: Duration::from_secs(15),
-            renew_deadline: Duration::from_secs(10),
-            retry_period: Duration::from_secs(2),
-        };
-        assert_eq!(prober.timing, of_client_go);
+        assert_eq!(prober.timing, LeaseTimes::CLIENT_GO.into());
         assert_eq!(prober.health_addr.to_string(), "[::]:9644");
         let common = prober.services.common();
         assert_eq!(common.admin_addr.to_string(), "[::]:9643");
@@ -331,7 +326,7 @@ dependentResourceInfos:
         let addressed = parse("prober", CONFIG, &["-health-bind-addr", "0.0.0.0:1"]).unwrap();
         assert_eq!(addressed.health_addr.to_string(), "0.0.0.0:1");
         let slower = parse("prober", CONFIG, &["--leader-elect-retry-period=1s500ms"]).unwrap();
-        assert_eq!(slower.timing.retry_period, Duration::from_millis(1500));
+        assert_eq!(slower.timing.usual.retry_period, Duration::from_millis(1500));
         for (flags, expected) in [
             (&[][..], None),
             (&["--kubeconfig="], None),

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint};
 use watchdog_runtime::process::Bound;
 use watchdog_runtime::readiness::Readiness;
-use watchdog_sandbox::resource::ResourceKey;
+use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::{Part, Preconditions, WriteOptions};
 use watchdog_sandbox::{ApiOptions, ApiServer, Rule, SandboxError};
 
@@ -162,6 +162,14 @@ pub async fn until_ready(readiness: &Readiness, is_ready: bool) {
     let mut state = readiness.subscribe();
     let waited = timeout(BOUND, state.wait_for(|blockers| blockers.is_empty() == is_ready)).await;
     assert!(waited.is_ok(), "ready is not {is_ready}: {:?}", readiness.lines());
+}
+
+/// Makes the Lease of a leader that has stopped; where there is none, a replica waits for 15 s before it leads.
+pub fn released_lease(api: &ApiServer, name: &str) -> Result<(), SandboxError> {
+    let released = json!({"holderIdentity": "", "leaseDurationSeconds": 1});
+    let lease = json!({"metadata": {"name": name}, "spec": released});
+    api.create(&keys::LEASES, "garden", lease)?;
+    Ok(())
 }
 
 /// Starts an API server with these namespaces.

@@ -212,6 +212,12 @@ impl Attempts {
         }
     }
 
+    /// The resource is done, and read once more for the next level: its own wait and timeout do not bound that read.
+    pub(super) fn begin_reread(&mut self) {
+        self.end_wait(true);
+        self.since = None;
+    }
+
     /// Reads of a resource that was never seen may have failed. Once it is seen, by its watch perhaps, nothing waits
     /// for the pauses that follow such failures.
     pub(super) fn note_observed(&mut self, is_observed: bool) {

@@ -257,6 +257,7 @@ impl Level {
                 continue;
             }
             let attempts = hints.attempts.entry(reference.clone()).or_default();
+            attempts.begin_reread();
             match attempts.paused(self.now) {
                 Some((_, until)) => waits = earliest(waits, Some(until)),
                 None => reads.push(self.request(dependent, None)),

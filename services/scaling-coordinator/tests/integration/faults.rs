@@ -10,7 +10,7 @@ use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 use watchdog_test_support::in_process::rule;
 
 use crate::coordinator::{Coordinator, one_shoot, resource};
-use crate::seed::{PROTECTED, RECORDED, Seed};
+use crate::seed::{CONFIG, PROTECTED, RECORDED, Seed, USER};
 use crate::{CA, KCM, MCM, SHOOT, eventually};
 
 fn path(name: &str) -> String {
@@ -126,6 +126,21 @@ async fn a_shoot_that_was_created_again_while_the_watches_were_broken_begins_wit
     coordinator
         .until(SHOOT, "it has no incident of the one before", begins)
         .await;
+}
+
+/// No renewal of a Lease of 4 s would come in time.
+#[tokio::test]
+async fn a_slow_api_server_delays_and_does_not_prevent() {
+    let (seed, probe) = (
+        Seed::with_config(&CONFIG.replace("timeout: 5s", "timeout: 60s")).await,
+        FakeProbe::start().await.unwrap(),
+    );
+    seed.shoot(SHOOT, 1, true).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let slow = FaultAction::Delay { millis: 2_000 };
+    seed.api.inject(Fault::always(slow).user(USER));
+    coordinator.lose(&probe, SHOOT).await;
+    coordinator.recover(&probe, SHOOT).await;
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use scaling_coordinator::app::LEADER_LEASE;
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_sandbox::ApiServer;
@@ -55,6 +56,7 @@ impl Seed {
 
     pub async fn with_config(config: &str) -> Self {
         let api = in_process::api_server(&["garden"]).await.unwrap();
+        in_process::released_lease(&api, LEADER_LEASE).unwrap();
         let frozen = Arc::default();
         let controller = tokio::spawn(run_controller(api.clone(), Arc::clone(&frozen)));
         Self {

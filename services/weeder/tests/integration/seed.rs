@@ -80,8 +80,10 @@ impl Seed {
             // Fails for all but the first test of a process.
             std::mem::forget(telemetry::init(LogFormat::Text, &filter));
         }
+        let api = ApiServer::start(options).await.unwrap();
+        in_process::released_lease(&api, "weeder-leader").unwrap();
         Self {
-            api: ApiServer::start(options).await.unwrap(),
+            api,
             files: ServiceFiles::new(CONFIG).unwrap(),
         }
     }

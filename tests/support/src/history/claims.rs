@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{LEADER_LEASE, LEASE_DURATION, Write};
+use super::{CLOCK_SPEED, LEADER_LEASE, Write};
 
 /// How a replica let go of what it had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,8 @@ struct LeaseRecord {
     author: String,
     /// Empty where nobody holds it.
     holder: String,
+    /// Seconds for which the holder wants it.
+    duration: i64,
     /// Counts the changes of the holder.
     term: usize,
 }
@@ -72,6 +74,7 @@ impl Claims {
             at: write.at,
             author: write.author.clone(),
             holder: holder.to_owned(),
+            duration: duration_of(write),
             term,
         });
     }
@@ -132,7 +135,7 @@ fn until(records: &[LeaseRecord], at: Timestamp) -> &[LeaseRecord] {
 }
 
 fn is_expired(record: &LeaseRecord, at: Timestamp) -> bool {
-    at.duration_since(record.at).unsigned_abs() >= LEASE_DURATION && at > record.at
+    at.duration_since(record.at).as_secs_f64() * CLOCK_SPEED >= record.duration as f64
 }
 
 /// The path of the leader's Lease, where a write concerns it. The path of a create does not name the object.
@@ -152,4 +155,9 @@ fn holder_of(write: &Write) -> Option<&str> {
         "patch" => holder,
         _ => Some(holder.unwrap_or_default()),
     }
+}
+
+fn duration_of(write: &Write) -> i64 {
+    let seconds = write.body.pointer("/spec/leaseDurationSeconds");
+    seconds.and_then(Value::as_i64).unwrap_or_default()
 }

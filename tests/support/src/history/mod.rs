@@ -24,9 +24,9 @@
 //! Then, for every shoot:
 //!
 //! 1. intervals of action of different replicas do not overlap ([`Invariant::Overlap`]);
-//! 2. a replica that acts holds the leader's Lease, renewed less than [`LEASE_DURATION`] ago ([`Invariant::NoLease`]);
+//! 2. a replica that acts holds the leader's Lease, renewed less than its duration ago ([`Invariant::NoLease`]);
 //! 3. where another replica goes on, the one before has let go, and the record shows how: it released the Lease, or it
-//!    had not renewed it for [`LEASE_DURATION`] when another took it ([`Invariant::NotHandedOver`]).
+//!    had not renewed it for its duration when another took it ([`Invariant::NotHandedOver`]).
 
 mod claims;
 pub mod invariants;
@@ -37,7 +37,6 @@ pub mod timeline;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -50,10 +49,9 @@ use self::timeline::{Fact, Timeline, TimelineEntry};
 /// The Lease by which coordinators elect a leader (`scaling_coordinator::app::LEADER_LEASE`).
 pub const LEADER_LEASE: &str = "scaling-coordinator-leader";
 
-/// The shortest time without a renewal after which another replica takes the Lease: the 4 s of
-/// `ElectionTiming::default` by a clock that runs 10 % fast. A leader whose clock runs 10 % slow stops before, after
-/// 3.3 s.
-pub const LEASE_DURATION: Duration = Duration::from_millis(3_630);
+/// Another replica may take the Lease when its duration is over by a clock that runs 10 % fast. A leader whose clock
+/// runs 10 % slow stops before.
+const CLOCK_SPEED: f64 = 1.1;
 
 /// A request that would change something, as the API server recorded it.
 #[derive(Debug, Clone)]
@@ -123,7 +121,7 @@ impl fmt::Display for Violation {
 pub struct Handovers {
     /// After the one before had released the Lease.
     pub released: usize,
-    /// After the one before had not renewed it for [`LEASE_DURATION`].
+    /// After the one before had not renewed it for its duration.
     pub expired: usize,
 }
 

@@ -25,7 +25,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/garden/leases";
 
 /// A renewal by the process of this number.
 fn lease(at: i64, author: &str, process: u32) -> Write {
-    let body = json!({"spec": {"holderIdentity": format!("{author}_{process}")}});
+    let body = json!({"spec": {"holderIdentity": format!("{author}_{process}"), "leaseDurationSeconds": 4}});
     let path = format!("{LEASES}/{LEADER_LEASE}");
     write(at, author, "update", &path, body)
 }

@@ -41,6 +41,8 @@ use watchdog_sandbox::resource::{ResourceKey, keys};
 use watchdog_sandbox::store::{ListQuery, Store, WatchStep};
 use watchdog_sandbox::{ApiOptions, ApiServer};
 
+use crate::history::LEADER_LEASE;
+use crate::in_process::released_lease;
 pub use crate::nodes::Cut;
 pub use control::Control;
 pub use shoot::{MachineView, NodeView, PodView, SimulatedShoot, SimulatedShootSpec, WorkloadView};
@@ -79,6 +81,9 @@ impl Sandbox {
             ..ApiOptions::default()
         });
         let seed = seed.await?;
+        for name in [LEADER_LEASE, "weeder-leader"] {
+            released_lease(&seed, name)?;
+        }
         let shoots: Arc<Shoots> = Arc::default();
         let following = FOLLOWED.map(|resource| {
             let follow = follow(seed.store().clone(), resource, shoots.clone());

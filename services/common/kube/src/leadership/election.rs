@@ -1,12 +1,16 @@
 //! The rules of the leader election, those of client-go: no I/O and no clock.
 //!
 //! One Lease has the name of the leader. The leader renews it; another candidate takes it once it was released or did
-//! not change for its duration, by the candidate's own clock. A leader acts for
-//! [`ElectionTiming::renew_deadline`] from the *start* of its last renewal that succeeded. Every write replaces exactly
+//! not change for the duration that its leader wrote, by the candidate's own clock. A leader acts for
+//! [`LeaseTimes::renew_deadline`] from the *start* of its last renewal that succeeded. Every write replaces exactly
 //! the version that was read.
 //!
-//! Only the program that leads can release its Lease. A Lease that is absent, or that somebody emptied, is no evidence
-//! that its last leader has stopped: it is held from when it was first seen so.
+//! The duration is short, so that a crash costs little, while the API server answers fast, and long while it does not:
+//! nobody could renew a short one there, and no write would end before it does. From the moment when a leader sends a
+//! shorter duration it acts no longer than that, because it may never learn whether the write was applied.
+//!
+//! Only the program that leads can release its Lease. A Lease that is absent, or that somebody emptied or changed, is
+//! no evidence that its last leader has stopped: it is held for the long duration from when it was first seen so.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +40,21 @@ const RELEASED_SECONDS: i32 = 1;
 /// After a conflict the Lease is read again after this part of the retry period.
 const CONFLICT_FRACTION: u32 = 20;
 
-/// All durations of an election.
+/// An API server counts as slow for this time after its last slow answer.
+const SLOW_FOR: Duration = Duration::from_secs(10);
+
+/// The durations of an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ElectionTiming {
+    /// While the API server answers fast.
+    pub usual: LeaseTimes,
+    /// While it answers slowly.
+    pub slow: LeaseTimes,
+}
+
+/// A Lease, and how its leader renews it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeaseTimes {
     /// Candidates take a Lease that did not change for this time.
     pub lease_duration: Duration,
     /// The leader acts for this time from its last renewal.
@@ -47,7 +63,15 @@ pub struct ElectionTiming {
     pub retry_period: Duration,
 }
 
-impl ElectionTiming {
+impl LeaseTimes {
+    /// The defaults of client-go: all requests may take 5 s. With clocks that are 10 % off, a leader stops after at
+    /// most 11.1 s and another begins after at least 13.6 s.
+    pub const CLIENT_GO: Self = Self {
+        lease_duration: Duration::from_secs(15),
+        renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(2),
+    };
+
     /// Checks that the durations fit together.
     ///
     /// # Errors
@@ -72,16 +96,36 @@ impl ElectionTiming {
     }
 }
 
+impl ElectionTiming {
+    /// A request that takes longer is slow: three quarters of the time between two renewals. At this pace a write
+    /// that waits for the right moment still ends before the leadership does.
+    fn slow_from(&self) -> Duration {
+        self.usual.retry_period.mul_f64(0.75)
+    }
+}
+
 impl Default for ElectionTiming {
     /// Those of our own Deployments: a change of leader costs nothing, and a crash in the middle of a loss must not
     /// make it late. A verdict comes 33 s after the last renewal, and 40 s after it kube-controller-manager acts; 5.2 s
     /// after a crash the next replica does. With clocks that are 10 % off, a leader stops after at most 3.3 s and
     /// another begins after at least 3.6 s.
     fn default() -> Self {
-        Self {
+        let usual = LeaseTimes {
             lease_duration: Duration::from_secs(4),
             renew_deadline: Duration::from_secs(3),
             retry_period: Duration::from_secs(1),
+        };
+        let slow = LeaseTimes::CLIENT_GO;
+        Self { usual, slow }
+    }
+}
+
+impl From<LeaseTimes> for ElectionTiming {
+    /// The same whatever the API server does: what other programs expect, which know nothing else.
+    fn from(times: LeaseTimes) -> Self {
+        Self {
+            usual: times,
+            slow: times,
         }
     }
 }
@@ -107,6 +151,8 @@ pub(crate) struct Candidate {
     /// The last leader that was observed, or that there was none; none before the first answer.
     leader: Option<ObservedLeader>,
     act_until: Option<Moment>,
+    /// Until when the API server counts as slow.
+    slow_until: Moment,
     step: ElectionStep,
 }
 
@@ -139,7 +185,23 @@ impl Candidate {
             base: None,
             leader: None,
             act_until: None,
+            slow_until: Moment::ZERO,
             step: ElectionStep::Read(Moment::ZERO),
+        }
+    }
+
+    /// The durations that hold now.
+    pub(crate) fn times(&self, now: Moment) -> &LeaseTimes {
+        match now < self.slow_until {
+            true => &self.timing.slow,
+            false => &self.timing.usual,
+        }
+    }
+
+    /// A request has ended, with or without an answer.
+    fn on_ended(&mut self, started: Moment, now: Moment) {
+        if now.saturating_sub(started) > self.timing.slow_from() {
+            self.slow_until = now + SLOW_FOR;
         }
     }
 
@@ -183,8 +245,11 @@ impl Candidate {
         leader.map_or(Duration::ZERO, |leader| leader.expires_at.saturating_sub(now))
     }
 
-    /// The Lease was read; none when it does not exist. `poll` is the time to the next read.
-    pub(crate) fn on_read(&mut self, now: Moment, lease: Option<Lease>, poll: Duration) {
+    /// The Lease was read by a request that began at `started`; none when it does not exist. The time to the next read
+    /// is `spread` times the retry period.
+    pub(crate) fn on_read(&mut self, started: Moment, now: Moment, lease: Option<Lease>, spread: f64) {
+        self.on_ended(started, now);
+        let poll = self.times(now).retry_period.mul_f64(spread);
         let changed = lease.as_ref().map(version) != self.base.as_ref().map(version);
         if changed || self.leader.is_none() {
             self.observe(now, lease.as_ref());
@@ -211,12 +276,14 @@ impl Candidate {
             .and_then(|spec| spec.lease_duration_seconds)
             .unwrap_or_default();
         let written = u64::try_from(seconds).map_or(Duration::ZERO, Duration::from_secs);
-        let free_after = match (holder, seconds) {
+        let ElectionTiming { usual, slow } = self.timing;
+        let lasts = match (holder, seconds) {
             ("", RELEASED_SECONDS) => Duration::ZERO,
             // A duration that somebody wrote to keep others out ends with its holder.
-            ("", _) => self.timing.lease_duration,
+            ("", _) => slow.lease_duration,
+            _ if written == usual.lease_duration => written,
             // Somebody may have shortened it under its holder.
-            _ => written.max(self.timing.lease_duration),
+            _ => written.max(slow.lease_duration),
         };
         if holder != &*self.holder {
             self.act_until = None;
@@ -224,12 +291,15 @@ impl Candidate {
         self.leader = Some(ObservedLeader {
             holder: holder.chars().take(MAX_CHARACTERS).collect::<String>().into(),
             address: address.map(|address| address.as_str().into()),
-            expires_at: now + free_after,
+            expires_at: now + lasts,
         });
     }
 
-    /// The Lease as this process writes it to lead, or to go on.
-    pub(crate) fn claim(&self, name: &str, at: Timestamp) -> Lease {
+    /// The Lease as this process writes it now, at this time of the clock on the wall, to lead or to go on.
+    pub(crate) fn claim(&mut self, now: Moment, name: &str, at: Timestamp) -> Lease {
+        let times = *self.times(now);
+        let at_most = now + times.renew_deadline;
+        self.act_until = self.act_until.map(|until| until.min(at_most));
         let mut lease = self.base.clone().unwrap_or_default();
         lease.metadata.name = Some(name.to_owned());
         lease.metadata.managed_fields = None;
@@ -245,7 +315,7 @@ impl Candidate {
         }
         spec.holder_identity = Some(self.holder.to_string());
         // The cast saturates, and the longest lease is some minutes.
-        let seconds = self.timing.lease_duration.as_secs_f64().ceil() as i32;
+        let seconds = times.lease_duration.as_secs_f64().ceil() as i32;
         spec.lease_duration_seconds = Some(seconds.max(1));
         spec.renew_time = Some(MicroTime(at));
         lease
@@ -269,14 +339,17 @@ impl Candidate {
 
     /// A write that began at `started` succeeded.
     pub(crate) fn on_written(&mut self, started: Moment, now: Moment, lease: Lease) {
+        // Those of the claim.
+        let times = *self.times(started);
+        self.on_ended(started, now);
         self.leader = Some(ObservedLeader {
             holder: Arc::clone(&self.holder),
             address: self.address.clone(),
-            expires_at: now + self.timing.lease_duration,
+            expires_at: now + times.lease_duration,
         });
         self.base = Some(lease);
-        self.act_until = Some(started + self.timing.renew_deadline);
-        self.step = ElectionStep::Write(started + self.timing.retry_period);
+        self.act_until = Some(started + times.renew_deadline);
+        self.step = ElectionStep::Write(started + times.retry_period);
     }
 
     /// A request that began at `started` failed. After a `conflict`, the Lease is not what it was believed to be:
@@ -285,10 +358,12 @@ impl Candidate {
         if conflict {
             self.act_until = None;
         }
+        self.on_ended(started, now);
+        let period = self.times(now).retry_period;
         // From the start of the request: after one that got no answer, the leader has no time to lose.
-        let retry = now.max(started + self.timing.retry_period);
+        let retry = now.max(started + period);
         self.step = if conflict {
-            ElectionStep::Read(now + self.timing.retry_period / CONFLICT_FRACTION)
+            ElectionStep::Read(now + period / CONFLICT_FRACTION)
         } else if self.is_leader() {
             ElectionStep::Write(retry)
         } else {

@@ -27,7 +27,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tower::service_fn;
 use watchdog_runtime::publish::publish_if_changed;
 
-pub use self::election::ElectionTiming;
+pub use self::election::{ElectionTiming, LeaseTimes};
 pub use self::run::{ElectionConfig, LeaderElection};
 use crate::Identity;
 use crate::seed::SendBefore;

@@ -47,7 +47,7 @@ pub struct ElectionConfig {
     pub timing: ElectionTiming,
 }
 
-/// A Lease that is held for this many times the usual duration is one that somebody wrote to keep others out.
+/// A Lease that is held for this many times the longest duration is one that somebody wrote to keep others out.
 const PARKED_FROM: u32 = 4;
 
 /// The run loop of a leader election.
@@ -73,6 +73,8 @@ pub struct LeaderElection {
     overdue: Option<Blocker>,
     /// True while the Lease is held for much longer than its duration.
     parked: bool,
+    /// True while the API server counts as slow.
+    slow: bool,
     stop: CancellationToken,
 }
 
@@ -105,6 +107,7 @@ impl LeaderElection {
             acting: false,
             overdue: None,
             parked: false,
+            slow: false,
             config,
             stop,
         };
@@ -116,12 +119,13 @@ impl LeaderElection {
         let mut request: Fuse<ElectionRequest> = Fuse::terminated();
         loop {
             let now = self.now();
-            self.show(now);
             let due = self.candidate.step().due();
             if request.is_terminated() && due <= now {
                 self.sent = now;
                 request = self.request().fuse();
             }
+            // After the claim, which may shorten the leadership, and before it is sent.
+            self.show(now);
             let idle = request.is_terminated().then_some(due);
             let wake = idle.into_iter().chain(self.candidate.act_until(now)).min();
             tokio::select! {
@@ -146,7 +150,7 @@ impl LeaderElection {
     }
 
     fn request(&mut self) -> ElectionRequest {
-        let deadline = self.config.timing.request_timeout();
+        let deadline = self.candidate.times(self.sent).request_timeout();
         let name = self.config.lease;
         if matches!(self.candidate.step(), ElectionStep::Read(_)) {
             let stored = self.stored.clone();
@@ -154,7 +158,7 @@ impl LeaderElection {
         }
         let leases = self.leases.clone();
         let at = self.wall_clock();
-        let lease = self.candidate.claim(name, at);
+        let lease = self.candidate.claim(self.sent, name, at);
         async move { write(&leases, deadline, name, &lease).await.map(Some) }.boxed()
     }
 
@@ -172,12 +176,8 @@ impl LeaderElection {
             }
             (_, Ok(lease)) => {
                 self.config.readiness.recovered(LOOP);
-                let poll = self
-                    .config
-                    .timing
-                    .retry_period
-                    .mul_f64(rand::random_range(1.0..=1.2));
-                self.candidate.on_read(now, lease, poll);
+                let spread = rand::random_range(1.0..=1.2);
+                self.candidate.on_read(self.sent, now, lease, spread);
                 self.show_holder(now);
             }
         }
@@ -205,7 +205,7 @@ impl LeaderElection {
     /// somebody keeps all processes out: then nobody leads, and this Pod must show that.
     fn show_holder(&mut self, now: Moment) {
         let held_for = self.candidate.held_for(now);
-        if held_for <= PARKED_FROM * self.config.timing.lease_duration {
+        if held_for <= PARKED_FROM * self.config.timing.slow.lease_duration {
             self.blocker = None;
             self.parked = false;
             return;
@@ -250,11 +250,12 @@ impl LeaderElection {
     }
 
     fn show(&mut self, now: Moment) {
+        self.show_pace(now);
         let act_until = self.candidate.act_until(now).map(|until| self.started + until);
         let service = ServiceName(self.config.service);
         let in_time = self
             .answered
-            .is_some_and(|at| now < at + self.config.timing.lease_duration);
+            .is_some_and(|at| now < at + self.candidate.times(now).lease_duration);
         LEASE_VALID.set(service, f64::from(u8::from(in_time)));
         LEADER.set(service, f64::from(u8::from(act_until.is_some())));
         let acted = std::mem::replace(&mut self.acting, act_until.is_some());
@@ -273,6 +274,30 @@ impl LeaderElection {
                  may lead: check the API server of the seed and the network to it"
             );
             self.overdue = Some(self.config.readiness.block(LOOP, why));
+        }
+    }
+
+    /// A slow API server makes a crash of the leader cost more.
+    fn show_pace(&mut self, now: Moment) {
+        let times = *self.candidate.times(now);
+        let slow = times != self.config.timing.usual;
+        if std::mem::replace(&mut self.slow, slow) == slow {
+            return;
+        }
+        let (lease, seconds) = (self.config.lease, times.lease_duration.as_secs());
+        if slow {
+            tracing::warn!(
+                lease,
+                seconds,
+                "the API server answers slowly, so the leader's Lease lasts longer, and after a crash another replica \
+                 takes it later"
+            );
+        } else {
+            tracing::info!(
+                lease,
+                seconds,
+                "the API server answers fast again; the leader's Lease is short"
+            );
         }
     }
 
@@ -300,11 +325,11 @@ impl LeaderElection {
     }
 
     async fn release(&mut self) -> Result<(), RequestError> {
-        let (name, deadline) = (self.config.lease, self.config.timing.request_timeout());
+        let (name, began) = (self.config.lease, self.now());
+        let deadline = self.candidate.times(began).request_timeout();
         // A renewal may have been under way.
         let lease = request_within(deadline, stored_lease::read(&self.stored, name)).await?;
-        let now = self.now();
-        self.candidate.on_read(now, lease, Duration::ZERO);
+        self.candidate.on_read(began, self.now(), lease, 0.0);
         let at = self.wall_clock();
         if let Some(released) = self.candidate.release(at) {
             write(&self.leases, deadline, name, &released).await?;

@@ -214,6 +214,22 @@ fn a_level_starts_on_what_was_just_read() {
     assert_eq!(bench.wanted(UP), ["read mcm"]);
 }
 
+/// On a slow API server it takes longer than a read of what is waited for may.
+#[test]
+fn the_read_for_the_next_level_has_a_time_of_its_own() {
+    let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
+    bench.done(DOWN, "down mcm 1", stopping(1));
+    bench.now = bench.next(DOWN).wake.unwrap();
+    bench.answer(DOWN, "read mcm", refused());
+    bench.now += 27 * S;
+    bench.see("mcm", held(1));
+    bench.unread.insert("mcm");
+    let requests = bench.next(DOWN).requests;
+    assert_eq!(requests.iter().map(bench::text).collect::<Vec<_>>(), ["read mcm"]);
+    let within = bench.hints.begin(bench.now, &requests[0]);
+    assert_eq!(within, requests[0].timeout);
+}
+
 #[test]
 fn removing_the_annotation_rests_on_the_resource_alone() {
     let mut bench = Bench::new(seen(2, 2), recorded(1), held(1));

@@ -4,16 +4,9 @@ use super::*;
 
 const NAME: &str = "dwd-prober-leader-election";
 
-/// The defaults of client-go and of the drop-in program. With clocks that are 10 % off, a leader stops after at most
-/// 11.1 s and another begins after at least 13.6 s.
-const CLIENT_GO: ElectionTiming = ElectionTiming {
-    lease_duration: Duration::from_secs(15),
-    renew_deadline: Duration::from_secs(10),
-    retry_period: Duration::from_secs(2),
-};
-
+/// The times of the drop-in program, whatever the API server does.
 fn candidate(holder: &str) -> Candidate {
-    Candidate::new(holder.into(), None, CLIENT_GO)
+    Candidate::new(holder.into(), None, LeaseTimes::CLIENT_GO.into())
 }
 
 fn seconds(seconds: u64) -> Moment {
@@ -27,9 +20,17 @@ fn stored(mut lease: Lease, version: u64) -> Lease {
     lease
 }
 
+/// A write from one second to another, which makes this version.
+fn renew(candidate: &mut Candidate, from: u64, to: u64, version: u64) -> Lease {
+    let claim = candidate.claim(seconds(from), NAME, at(from.cast_signed()));
+    let lease = stored(claim, version);
+    candidate.on_written(seconds(from), seconds(to), lease.clone());
+    lease
+}
+
 /// As a leader leaves it.
 fn released() -> Lease {
-    let mut lease = stored(candidate("before").claim(NAME, at(0)), 0);
+    let mut lease = stored(candidate("before").claim(Moment::ZERO, NAME, at(0)), 0);
     let spec = lease.spec.as_mut().unwrap();
     spec.holder_identity = Some(String::new());
     spec.lease_duration_seconds = Some(RELEASED_SECONDS);
@@ -39,8 +40,8 @@ fn released() -> Lease {
 /// A candidate that leads from the beginning.
 fn leader(holder: &str) -> Candidate {
     let mut leader = candidate(holder);
-    leader.on_read(Moment::ZERO, Some(released()), seconds(2));
-    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    leader.on_read(Moment::ZERO, Moment::ZERO, Some(released()), 1.0);
+    renew(&mut leader, 0, 0, 1);
     leader
 }
 
@@ -52,18 +53,18 @@ fn at(second: i64) -> Timestamp {
 fn the_first_candidate_creates_the_lease_and_acts_until_the_renew_deadline() {
     let mut first = candidate("a");
     assert_eq!(first.step(), ElectionStep::Read(Moment::ZERO));
-    first.on_read(seconds(1), None, seconds(2));
+    first.on_read(seconds(1), seconds(1), None, 1.0);
     assert_eq!(
         first.step(),
         ElectionStep::Read(seconds(3)),
         "somebody may have deleted it under its leader"
     );
-    first.on_read(seconds(15), None, seconds(2));
+    first.on_read(seconds(15), seconds(15), None, 1.0);
     assert_eq!(first.step(), ElectionStep::Read(seconds(16)));
-    first.on_read(seconds(16), None, seconds(2));
+    first.on_read(seconds(16), seconds(16), None, 1.0);
     assert_eq!(first.step(), ElectionStep::Write(seconds(16)));
     assert!(!first.replaces());
-    let lease = stored(first.claim(NAME, at(16)), 1);
+    let lease = stored(first.claim(seconds(16), NAME, at(16)), 1);
     let spec = lease.spec.clone().unwrap();
     assert_eq!(spec.holder_identity.as_deref(), Some("a"));
     assert_eq!(
@@ -83,13 +84,13 @@ fn the_first_candidate_creates_the_lease_and_acts_until_the_renew_deadline() {
 
 #[test]
 fn a_lease_that_does_not_change_is_taken_after_its_own_duration() {
-    let mut lease = stored(candidate("a").claim(NAME, at(0)), 1);
+    let mut lease = stored(candidate("a").claim(Moment::ZERO, NAME, at(0)), 1);
     // 1: somebody changed it by hand.
     for (written, free_at) in [(15, 20), (1, 20), (0, 20), (-1, 20), (30, 35)] {
         lease.spec.as_mut().unwrap().lease_duration_seconds = Some(written);
         let mut other = candidate("b");
         for second in [5, 7, free_at - 1] {
-            other.on_read(seconds(second), Some(lease.clone()), seconds(2));
+            other.on_read(seconds(second), seconds(second), Some(lease.clone()), 1.0);
             assert!(!other.is_leader() && matches!(other.step(), ElectionStep::Read(_)));
         }
         assert_eq!(
@@ -97,9 +98,9 @@ fn a_lease_that_does_not_change_is_taken_after_its_own_duration() {
             ElectionStep::Read(seconds(free_at)),
             "after it was first seen"
         );
-        other.on_read(seconds(free_at), Some(lease.clone()), seconds(2));
+        other.on_read(seconds(free_at), seconds(free_at), Some(lease.clone()), 1.0);
         assert_eq!(other.step(), ElectionStep::Write(seconds(free_at)));
-        let spec = other.claim(NAME, at(20)).spec.unwrap();
+        let spec = other.claim(seconds(20), NAME, at(20)).spec.unwrap();
         assert_eq!(
             (spec.lease_transitions, spec.acquire_time),
             (Some(1), Some(MicroTime(at(20))))
@@ -113,7 +114,7 @@ fn a_released_lease_is_taken_at_once_and_one_that_was_deleted_or_emptied_is_not(
     let held = leader.base.clone().unwrap();
     let released = leader.release(at(1)).map(|lease| stored(lease, 3));
     let mut other = candidate("b");
-    other.on_read(seconds(1), released, seconds(2));
+    other.on_read(seconds(1), seconds(1), released, 1.0);
     assert_eq!(other.step(), ElectionStep::Write(seconds(1)));
 
     let emptied = |duration: Option<i32>| {
@@ -127,7 +128,7 @@ fn a_released_lease_is_taken_at_once_and_one_that_was_deleted_or_emptied_is_not(
         ..emptied(None)
     };
     // Somebody wrote it to keep all processes out.
-    let mut parked = stored(candidate("nobody").claim(NAME, at(0)), 2);
+    let mut parked = stored(candidate("nobody").claim(Moment::ZERO, NAME, at(0)), 2);
     parked.spec.as_mut().unwrap().lease_duration_seconds = Some(i32::MAX);
     let states = [
         None,
@@ -139,11 +140,11 @@ fn a_released_lease_is_taken_at_once_and_one_that_was_deleted_or_emptied_is_not(
         for known in [None, Some(&held), Some(&parked)] {
             let mut other = candidate("b");
             if let Some(known) = known {
-                other.on_read(seconds(1), Some(known.clone()), seconds(2));
+                other.on_read(seconds(1), seconds(1), Some(known.clone()), 1.0);
                 let is_parked = other.held_for(seconds(1)) > seconds(1_000_000_000);
                 assert_eq!(is_parked, *known == parked);
             }
-            other.on_read(seconds(3), state.clone(), seconds(2));
+            other.on_read(seconds(3), seconds(3), state.clone(), 1.0);
             assert_eq!(
                 other.step(),
                 ElectionStep::Read(seconds(5)),
@@ -151,9 +152,9 @@ fn a_released_lease_is_taken_at_once_and_one_that_was_deleted_or_emptied_is_not(
             );
             assert_eq!(other.leader().map(|leader| &**leader), Some(""));
             assert_eq!(other.held_for(seconds(3)), Duration::ZERO);
-            other.on_read(seconds(17), state.clone(), seconds(2));
+            other.on_read(seconds(17), seconds(17), state.clone(), 1.0);
             assert_eq!(other.step(), ElectionStep::Read(seconds(18)));
-            other.on_read(seconds(18), state.clone(), seconds(2));
+            other.on_read(seconds(18), seconds(18), state.clone(), 1.0);
             assert_eq!(other.step(), ElectionStep::Write(seconds(18)));
         }
     }
@@ -163,7 +164,7 @@ fn a_released_lease_is_taken_at_once_and_one_that_was_deleted_or_emptied_is_not(
 fn a_leader_whose_lease_somebody_changed_stops_at_once_and_waits_like_all_others_where_it_lost_it() {
     let mut emptied = stored(leader("a").base.unwrap(), 3);
     emptied.spec.as_mut().unwrap().holder_identity = None;
-    let other = stored(candidate("b").claim(NAME, at(1)), 2);
+    let other = stored(candidate("b").claim(seconds(1), NAME, at(1)), 2);
     let changed = stored(leader("a").base.unwrap(), 2);
     for (state, is_leader, step) in [
         (None, false, ElectionStep::Read(seconds(5))),
@@ -174,7 +175,7 @@ fn a_leader_whose_lease_somebody_changed_stops_at_once_and_waits_like_all_others
         let mut leader = leader("a");
         leader.on_failed(seconds(2), seconds(2), true);
         assert_eq!(leader.act_until(seconds(2)), None);
-        leader.on_read(seconds(3), state, seconds(2));
+        leader.on_read(seconds(3), seconds(3), state, 1.0);
         assert_eq!((leader.is_leader(), leader.step()), (is_leader, step));
         assert_eq!(leader.act_until(seconds(3)), None);
         assert_eq!(
@@ -183,7 +184,7 @@ fn a_leader_whose_lease_somebody_changed_stops_at_once_and_waits_like_all_others
             "another's is left alone"
         );
         if is_leader {
-            leader.on_written(seconds(3), seconds(3), stored(leader.claim(NAME, at(3)), 3));
+            renew(&mut leader, 3, 3, 3);
             assert_eq!(leader.act_until(seconds(3)), Some(seconds(13)));
         }
     }
@@ -219,29 +220,35 @@ fn a_renewal_without_an_answer_is_repeated_at_once_and_one_that_was_refused_afte
 
 #[test]
 fn times_that_could_overlap_are_refused() {
-    ElectionTiming::default().check().unwrap();
-    CLIENT_GO.check().unwrap();
+    ElectionTiming::default().usual.check().unwrap();
+    LeaseTimes::CLIENT_GO.check().unwrap();
     let wrong = |lease: u64, renew: u64, retry: u64| {
-        let timing = ElectionTiming {
+        let times = LeaseTimes {
             lease_duration: seconds(lease),
             renew_deadline: seconds(renew),
             retry_period: seconds(retry),
         };
-        timing.check().is_err()
+        times.check().is_err()
     };
     assert!(wrong(12, 10, 2) && wrong(15, 4, 2) && wrong(15, 10, 0));
 }
 
 #[test]
 fn the_lease_says_who_leads_and_where() {
-    let own = || Candidate::new("pod-1_0a".into(), Some("10.0.0.1:9645".into()), CLIENT_GO);
+    let own = || {
+        Candidate::new(
+            "pod-1_0a".into(),
+            Some("10.0.0.1:9645".into()),
+            LeaseTimes::CLIENT_GO.into(),
+        )
+    };
     let mut leader = own();
-    leader.on_read(Moment::ZERO, Some(released()), seconds(2));
-    leader.on_written(Moment::ZERO, Moment::ZERO, stored(leader.claim(NAME, at(0)), 1));
+    leader.on_read(Moment::ZERO, Moment::ZERO, Some(released()), 1.0);
+    renew(&mut leader, 0, 0, 1);
     let lease = leader.base.clone().unwrap();
     let found = |lease: &Lease, version: u64| {
         let mut other = candidate("b");
-        other.on_read(seconds(1), Some(stored(lease.clone(), version)), seconds(2));
+        other.on_read(seconds(1), seconds(1), Some(stored(lease.clone(), version)), 1.0);
         other.found()
     };
     let expected = Leader {
@@ -296,9 +303,9 @@ struct Actor {
 }
 
 impl Actor {
-    fn all(speeds: &[f64]) -> Vec<Self> {
+    fn all(timing: ElectionTiming, speeds: &[f64]) -> Vec<Self> {
         let new = |(number, speed): (usize, &f64)| Self {
-            candidate: candidate(&format!("candidate-{number}")),
+            candidate: Candidate::new(format!("candidate-{number}").into(), None, timing),
             speed: *speed,
             sent: None,
             frozen_until: 0,
@@ -322,9 +329,12 @@ impl Actor {
         if self.candidate.step().due() > started {
             return;
         }
-        let write = matches!(self.candidate.step(), ElectionStep::Write(_))
-            .then(|| self.candidate.claim(NAME, at(i64::try_from(world).unwrap())));
-        let deadline = CLIENT_GO.request_timeout().div_f64(self.speed);
+        let write = matches!(self.candidate.step(), ElectionStep::Write(_)).then(|| {
+            self.candidate
+                .claim(started, NAME, at(i64::try_from(world).unwrap()))
+        });
+        let times = self.candidate.times(started);
+        let deadline = times.request_timeout().div_f64(self.speed);
         let deadline = u64::try_from(deadline.as_millis()).unwrap();
         let mut outcome = match fate {
             RequestFate::AppliedFirst => Some(server.handle(write.as_ref())),
@@ -359,7 +369,7 @@ impl Actor {
         let now = self.clock(world);
         let outcome = sent.outcome.unwrap_or_else(|| server.handle(sent.write.as_ref()));
         match outcome {
-            LeaseAnswer::Read(lease) => self.candidate.on_read(now, lease, Duration::from_secs(2)),
+            LeaseAnswer::Read(lease) => self.candidate.on_read(sent.started, now, lease, 1.0),
             LeaseAnswer::Wrote(lease) => self.candidate.on_written(sent.started, now, lease),
             LeaseAnswer::Conflict => self.candidate.on_failed(sent.started, now, true),
             LeaseAnswer::Failed => self.candidate.on_failed(sent.started, now, false),
@@ -442,10 +452,15 @@ proptest! {
     #[test]
     fn at_most_one_acts(
         speeds in proptest::collection::vec(0.9..1.1_f64, 3),
+        is_adaptive in proptest::bool::ANY,
         turns in proptest::collection::vec((0..3_usize, fate(), delay(), 0..60_u32, 0..1_000_u32), 2_000),
     ) {
         let mut server = Server { lease: Some(released()), ..Server::default() };
-        let mut actors = Actor::all(&speeds);
+        let timing = match is_adaptive {
+            true => ElectionTiming::default(),
+            false => LeaseTimes::CLIENT_GO.into(),
+        };
+        let mut actors = Actor::all(timing, &speeds);
         let mut acted = 0;
         for (turns, (index, fate, delay, freeze, edit)) in turns.into_iter().enumerate() {
             let world = turns as u64 * 100;
@@ -469,17 +484,20 @@ proptest! {
 #[test]
 fn a_slow_api_server_keeps_its_leader_until_it_dies() {
     const DIES_AT: u64 = 300_000;
-    for (speeds, fate) in [
-        ([1.1, 0.9], RequestFate::AppliedFirst),
+    let cases = [
+        ([1.1_f64, 0.9], RequestFate::AppliedFirst),
         ([1.1, 0.9], RequestFate::AppliedLast),
         ([0.9, 1.1], RequestFate::AppliedFirst),
         ([0.9, 1.1], RequestFate::AppliedLast),
-    ] {
+    ];
+    let timings = [ElectionTiming::default(), LeaseTimes::CLIENT_GO.into()];
+    let all = timings.map(|timing| cases.map(|case| (timing, case)));
+    for (timing, (speeds, fate)) in all.into_iter().flatten() {
         let mut server = Server {
             lease: Some(released()),
             ..Server::default()
         };
-        let mut actors = Actor::all(&speeds);
+        let mut actors = Actor::all(timing, &speeds);
         // The other one starts first.
         actors[1].frozen_until = 1_000;
         let mut changes: Vec<(u64, Option<usize>)> = Vec::new();
@@ -500,8 +518,82 @@ fn a_slow_api_server_keeps_its_leader_until_it_dies() {
         let who: Vec<_> = changes.iter().map(|(_, acting)| *acting).collect();
         assert_eq!(who, [None, Some(0), None, Some(1)], "{changes:?}");
         let (first, stopped, second) = (changes[1].0, changes[2].0, changes[3].0);
-        assert!(first < 10_000 && stopped > DIES_AT, "{changes:?}");
+        assert!(first < 12_000 && stopped > DIES_AT, "{changes:?}");
         // The lease by a slow clock, and three requests: one saw it last, one finds it unchanged, one takes it.
         assert!(second < DIES_AT + 16_700 + 3 * 4_500 + 2_500, "{changes:?}");
+    }
+}
+
+/// Requests take 0.1 s, and from the 100th second on 2 s. The leader acts on,
+/// except while it has not noticed yet.
+#[test]
+fn a_lease_is_long_while_the_api_server_is_slow_and_short_again_once_it_is_fast() {
+    const SLOW: std::ops::Range<u64> = 100_000..200_000;
+    for speed in [0.9, 1.1] {
+        let mut server = Server {
+            lease: Some(released()),
+            ..Server::default()
+        };
+        let mut actors = Actor::all(ElectionTiming::default(), &[speed]);
+        let (mut idle, mut durations) = (0, Vec::new());
+        for world in (0..300_000).step_by(10) {
+            let delay = if SLOW.contains(&world) { 2_000 } else { 100 };
+            for actor in &mut actors {
+                actor.turn(&mut server, world, RequestFate::AppliedLast, delay);
+                idle += u64::from(!actor.acts(world)) * 10;
+            }
+            let spec = server.lease.as_ref().and_then(|lease| lease.spec.as_ref());
+            let duration = spec.and_then(|spec| spec.lease_duration_seconds);
+            if durations.last() != Some(&duration) {
+                durations.push(duration);
+            }
+        }
+        assert_eq!(durations, [Some(1), Some(4), Some(15), Some(4)]);
+        assert!(idle < 3_000, "{idle} ms");
+    }
+}
+
+/// The answer of the first short renewal after long ones is lost: others may have seen it.
+#[test]
+fn a_leader_acts_no_longer_than_the_shortest_lease_that_it_has_sent() {
+    let mut leader = Candidate::new("a".into(), None, ElectionTiming::default());
+    leader.on_read(seconds(0), seconds(2), Some(released()), 1.0);
+    renew(&mut leader, 2, 3, 1);
+    assert_eq!(
+        leader.act_until(seconds(3)),
+        Some(seconds(12)),
+        "the first answer was slow"
+    );
+    renew(&mut leader, 11, 11, 2);
+    assert_eq!(leader.act_until(seconds(11)), Some(seconds(21)));
+    leader.claim(seconds(14), NAME, at(14));
+    leader.on_failed(seconds(14), seconds(14), false);
+    assert_eq!(leader.act_until(seconds(14)), Some(seconds(17)));
+}
+
+/// Its leader may lead by a long one, and not know yet.
+#[test]
+fn a_lease_that_its_leader_did_not_write_is_held_for_the_long_duration() {
+    let held = |holder: &str, seconds: i32| {
+        let mut lease = stored(candidate("a").claim(Moment::ZERO, NAME, at(0)), 1);
+        let spec = lease.spec.as_mut().unwrap();
+        spec.holder_identity = Some(holder.to_owned());
+        spec.lease_duration_seconds = Some(seconds);
+        Some(lease)
+    };
+    for (state, free_at) in [
+        (held("a", 4), 5),
+        (held("a", 15), 16),
+        (held("a", 20), 21),
+        (held("a", 2), 16),
+        (held("a", 6), 16),
+        (held("", 4), 16),
+        (None, 16),
+    ] {
+        let mut other = Candidate::new("b".into(), None, ElectionTiming::default());
+        for second in [1, free_at - 1] {
+            other.on_read(seconds(second), seconds(second), state.clone(), 1.0);
+        }
+        assert_eq!(other.step(), ElectionStep::Read(seconds(free_at)), "{state:?}");
     }
 }

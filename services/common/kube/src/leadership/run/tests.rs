@@ -1,12 +1,20 @@
 use http::{Request, Response};
+use http_body_util::BodyExt as _;
 use kube::client::Body;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 use super::*;
 
 fn election() -> (Leadership, LeaderElection) {
     let api = tower::service_fn(|_: Request<Body>| std::future::pending::<kube::Result<Response<Body>>>());
+    election_by(kube::Client::new(api, "garden"))
+}
+
+fn election_by(client: kube::Client) -> (Leadership, LeaderElection) {
     let config = ElectionConfig {
-        client: kube::Client::new(api, "garden"),
+        client,
         namespace: "garden".to_owned(),
         lease: "lease",
         service: "weeder",
@@ -18,9 +26,15 @@ fn election() -> (Leadership, LeaderElection) {
     LeaderElection::join(config, CancellationToken::new())
 }
 
+/// The Lease as this process writes it now.
+fn claim(election: &mut LeaderElection) -> Lease {
+    let (now, at) = (election.now(), election.wall_clock());
+    election.candidate.claim(now, "lease", at)
+}
+
 /// The Lease in this version, with this holder.
-fn held_by(election: &LeaderElection, version: &str, holder: &str, seconds: i32) -> Lease {
-    let mut lease = election.candidate.claim("lease", Timestamp::UNIX_EPOCH);
+fn held_by(election: &mut LeaderElection, version: &str, holder: &str, seconds: i32) -> Lease {
+    let mut lease = claim(election);
     lease.metadata.resource_version = Some(version.to_owned());
     let spec = lease.spec.as_mut().unwrap();
     spec.holder_identity = Some(holder.to_owned());
@@ -31,11 +45,12 @@ fn held_by(election: &LeaderElection, version: &str, holder: &str, seconds: i32)
 /// Finds no Lease for as long as a leader may act without one, and creates it.
 async fn lead(election: &mut LeaderElection) {
     election.on_answer(Ok(None));
-    tokio::time::advance(election.config.timing.lease_duration).await;
+    tokio::time::advance(election.config.timing.slow.lease_duration).await;
+    election.sent = election.now();
     election.on_answer(Ok(None));
     assert!(matches!(election.candidate.step(), ElectionStep::Write(_)));
     election.sent = election.now();
-    let mine = election.candidate.claim("lease", Timestamp::UNIX_EPOCH);
+    let mine = claim(election);
     election.on_answer(Ok(Some(mine)));
     election.show(election.now());
 }
@@ -47,11 +62,11 @@ async fn a_lease_that_is_held_for_an_hour_blocks_readiness_until_it_is_given_bac
     let why = || readiness.blockers().into_values().collect::<Vec<_>>().join("\n");
     assert!(why().contains("garden/lease has not been read yet"), "{}", why());
     let seconds = |of: Duration| i32::try_from(of.as_secs()).unwrap();
-    let longest = PARKED_FROM * election.config.timing.lease_duration;
-    let leader = held_by(&election, "1", "prober-1", seconds(longest));
+    let longest = PARKED_FROM * election.config.timing.slow.lease_duration;
+    let leader = held_by(&mut election, "1", "prober-1", seconds(longest));
     election.on_answer(Ok(Some(leader)));
     assert_eq!(why(), "", "a standby is ready");
-    let parked = held_by(&election, "2", "gardener-operator", 3_600);
+    let parked = held_by(&mut election, "2", "gardener-operator", 3_600);
     for _ in 0..2 {
         election.on_answer(Ok(Some(parked.clone())));
         let why = why();
@@ -60,7 +75,7 @@ async fn a_lease_that_is_held_for_an_hour_blocks_readiness_until_it_is_given_bac
             "{why}"
         );
     }
-    let released = held_by(&election, "3", "", 1);
+    let released = held_by(&mut election, "3", "", 1);
     election.on_answer(Ok(Some(released)));
     assert_eq!(why(), "");
     assert!(
@@ -81,7 +96,7 @@ async fn a_drain_ends_within_2_s_whatever_a_write_or_the_seed_does() {
         // The clock is paused. A write is waited for, and then a request to the seed.
         let waited = match writes {
             true => RELEASE_TIMEOUT,
-            false => election_timing.request_timeout().min(RELEASE_TIMEOUT),
+            false => election_timing.usual.request_timeout().min(RELEASE_TIMEOUT),
         };
         assert!(began.elapsed() >= waited);
         assert!(!leadership.is_leader());
@@ -95,7 +110,7 @@ async fn a_leader_that_cannot_renew_its_lease_says_so_as_soon_as_it_must_not_act
     lead(&mut election).await;
     let readiness = election.config.readiness.clone();
     assert!(leadership.is_leader() && readiness.blockers().is_empty());
-    tokio::time::advance(election.config.timing.renew_deadline).await;
+    tokio::time::advance(election.config.timing.usual.renew_deadline).await;
     election.show(election.now());
     let [why] = &readiness.lines()[..] else {
         panic!("{:?}", readiness.lines())
@@ -106,17 +121,18 @@ async fn a_leader_that_cannot_renew_its_lease_says_so_as_soon_as_it_must_not_act
     );
     // The renewal that was under way succeeds after all.
     election.sent = election.now();
-    let mine = election.candidate.claim("lease", Timestamp::UNIX_EPOCH);
+    let mine = claim(&mut election);
     election.on_answer(Ok(Some(mine)));
     election.show(election.now());
     assert_eq!(readiness.lines(), [""; 0]);
     // Another one leads.
-    tokio::time::advance(election.config.timing.renew_deadline).await;
+    tokio::time::advance(election.config.timing.usual.renew_deadline).await;
     election.show(election.now());
     assert_eq!(readiness.blockers().len(), 1);
     let conflict = kube::core::Status::failure("no", "Conflict").with_code(409);
     election.on_answer(Err(RequestError::Refused(Box::new(conflict))));
-    election.on_answer(Ok(Some(held_by(&election, "2", "b", 4))));
+    let taken = held_by(&mut election, "2", "b", 4);
+    election.on_answer(Ok(Some(taken)));
     election.show(election.now());
     assert_eq!(readiness.lines(), [""; 0]);
 }
@@ -134,4 +150,43 @@ async fn a_leader_stops_acting_when_the_version_that_it_replaces_is_gone_and_act
         assert!(leadership.holds_lease(), "nobody else has it");
         assert_eq!(election.config.readiness.failures().len(), usize::from(failing));
     }
+}
+
+/// The API server answers slowly, then fast, until the leader writes a short Lease again: that write gets no answer,
+/// but others may have seen it.
+#[tokio::test(start_paused = true)]
+async fn a_leader_acts_by_the_short_lease_as_soon_as_it_sends_one() {
+    let began = Instant::now();
+    let (short, mut sent) = watch::channel(None);
+    let api = tower::service_fn(move |request: Request<Body>| {
+        let short = short.clone();
+        async move {
+            let body = request.into_body().collect().await?.to_bytes();
+            let mut lease = match body.is_empty() {
+                true => json!({
+                    "apiVersion": "coordination.k8s.io/v1",
+                    "kind": "Lease",
+                    "metadata": {"name": "lease"},
+                    "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
+                }),
+                false => serde_json::from_slice(&body).map_err(kube::Error::SerdeError)?,
+            };
+            if began.elapsed() < Duration::from_secs(30) {
+                sleep(Duration::from_secs(1)).await;
+            } else if lease["spec"]["leaseDurationSeconds"] == 4 {
+                short.send_replace(Some(Instant::now()));
+                std::future::pending::<()>().await;
+            }
+            lease["metadata"]["resourceVersion"] = json!(format!("{:?}", began.elapsed()));
+            Ok::<_, kube::Error>(Response::new(Body::from(lease.to_string().into_bytes())))
+        }
+    });
+    let (leadership, election) = election_by(kube::Client::new(api, "garden"));
+    let (stop, usual) = (election.stop.clone(), election.config.timing.usual);
+    let running = tokio::spawn(election.run());
+    let sent = timeout(Duration::from_secs(120), sent.wait_for(Option::is_some)).await;
+    let sent = sent.unwrap().unwrap().unwrap();
+    assert!(leadership.act().unwrap().until() <= sent + usual.renew_deadline);
+    stop.cancel();
+    running.await.unwrap();
 }
