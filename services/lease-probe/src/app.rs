@@ -247,18 +247,19 @@ fn follow_members(
     receiver
 }
 
-/// The members as they are now; `since` has when each was first seen, so a replica that has just started takes none for
-/// informed, and leaves a third witness to the others.
+/// The members as they are now; `since` has from when on each has answered without a pause. So a replica that has just
+/// started takes none for informed, and one that was started again under its name must become informed again: until
+/// then there is a third witness.
 fn live_members(
     members: &Members,
     answers: impl Fn(&Identity) -> bool,
     since: &mut BTreeMap<Identity, Instant>,
     now: Instant,
 ) -> LiveMembers {
-    since.retain(|name, _| members.contains_key(name));
+    since.retain(|name, _| members.contains_key(name) && answers(name));
     LiveMembers::new(members.keys().map(|name| {
-        let first_seen = *since.entry(name.clone()).or_insert(now);
-        let state = MemberState::of(answers(name), now.duration_since(first_seen));
+        let answering = answers(name).then(|| *since.entry(name.clone()).or_insert(now));
+        let state = MemberState::of(answering.map(|since| now.duration_since(since)));
         (name.clone(), state)
     }))
 }
@@ -271,5 +272,43 @@ fn own_verdicts(manager: &Arc<ProberManager>) -> OwnItems<String, Verdict, pb::V
         key: String::clone,
         encode: Box::new(move |shoot, verdict| convert::verdict(shoot, verdict, context.now())),
         is_filled: Box::new(move |has| all.all_witnessed(has)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const ME: &str = "me";
+
+    /// Two containers are killed in place and have forgotten everything. The replica that stands in for them keeps what
+    /// it has observed until they can prove a loss, or containers that crash again and again would leave their shoots
+    /// without a witness that can.
+    #[test]
+    fn a_witness_that_stands_in_for_replicas_stays_until_they_are_informed_again() {
+        let members: Members = [ME, "a", "b"].map(|name| (name.into(), "".into())).into();
+        let (mut since, start) = (BTreeMap::new(), Instant::now());
+        let mut at = |seconds, others_answer: bool| {
+            let answers = |name: &Identity| **name == *ME || others_answer;
+            let now = start + Duration::from_secs(seconds);
+            live_members(&members, answers, &mut since, now)
+        };
+        let all_informed = [at(0, true), at(45, true)];
+        let mut shoots = (0..).map(|i| format!("shoot-{i}"));
+        let of_the_others = shoots.find(|shoot| all_informed.iter().all(|live| !live.is_witness(ME, shoot)));
+        let of_the_others = of_the_others.unwrap();
+        for (seconds, others_answer, stands_in) in [
+            (50, false, true),
+            (60, true, true),
+            (70, false, true),
+            (80, true, true),
+            (124, true, true),
+            (125, true, false),
+        ] {
+            let live = at(seconds, others_answer);
+            assert_eq!(live.is_witness(ME, &of_the_others), stands_in, "at {seconds} s");
+        }
     }
 }

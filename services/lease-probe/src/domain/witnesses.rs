@@ -27,7 +27,7 @@ pub enum MemberState {
     Silent,
     /// It answers; it may have just started.
     Answers,
-    /// It answers, and has been a member for [`INFORMED_AFTER`].
+    /// It has answered for [`INFORMED_AFTER`] without a pause.
     Informed,
 }
 
@@ -96,13 +96,13 @@ impl LiveMembers {
 }
 
 impl MemberState {
-    /// Of a replica that `answers` or not, and has been a member for this time.
+    /// Of a replica that has answered for this time without a pause; none if it does not answer.
     #[must_use]
-    pub fn of(answers: bool, member_for: Duration) -> Self {
-        match answers {
-            false => Self::Silent,
-            true if member_for < INFORMED_AFTER => Self::Answers,
-            true => Self::Informed,
+    pub fn of(answering_for: Option<Duration>) -> Self {
+        match answering_for {
+            None => Self::Silent,
+            Some(time) if time < INFORMED_AFTER => Self::Answers,
+            Some(_) => Self::Informed,
         }
     }
 }
@@ -141,12 +141,9 @@ mod tests {
 
     #[test]
     fn a_member_is_informed_when_it_has_answered_for_long_enough() {
-        let of = |answers, seconds| MemberState::of(answers, Duration::from_secs(seconds));
-        assert_eq!(
-            [of(true, 0), of(true, 44), of(true, 45)],
-            [Answers, Answers, Informed]
-        );
-        assert_eq!(of(false, 45), Silent);
+        let of = |seconds| MemberState::of(Some(Duration::from_secs(seconds)));
+        assert_eq!([of(0), of(44), of(45)], [Answers, Answers, Informed]);
+        assert_eq!(MemberState::of(None), Silent);
     }
 
     /// Replicas of two releases run side by side during an update.
