@@ -55,7 +55,8 @@ impl<R, C: Connector> Prober<R, C> {
                 ProbeStep::CountNodes(assessment) => {
                     let nodes = self.client.count_nodes(budget).await;
                     self.note_suspicion();
-                    if nodes.is_some_and(|nodes| nodes <= assessment.renewing as usize) {
+                    let leases = assessment.renewing.saturating_add(assessment.undated);
+                    if nodes.is_some_and(|nodes| nodes <= leases as usize) {
                         return Ok(assessment);
                     }
                     None

@@ -66,8 +66,11 @@ pub struct Assessment {
     pub expired: u32,
     /// Candidates that the list does not have, or that are old enough to be expired, but whose kubelets may have had no
     /// API server to renew them at; and, while a loss may stand, those that a connected kubelet would have renewed by
-    /// now.
+    /// now, and those that are `undated`.
     pub unconfirmed: u32,
+    /// Candidates that look renewed, by the clocks of their nodes and of this replica alone. A replica that has just
+    /// started does not know how far these are apart.
+    pub undated: u32,
     /// Leases as old, but not counted for a reason that passes: a node condition, an update in place.
     pub temporarily_excluded: u32,
     /// Leases as old whose node or Machine is missing while the other one is there.
@@ -244,7 +247,8 @@ impl Assessment {
             let age = renewals.age(name, expiry_age, loss_may_stand);
             let exclusion = nodes.and_then(|nodes| nodes.exclusion(name));
             let is_doubtful = is_missing || age.is_some_and(|age| age.doubtful_from <= now);
-            self.renewing += u32::from(age.is_some() && !is_doubtful);
+            let is_undated = !is_doubtful && age.is_some_and(|age| !age.is_dated);
+            self.renewing += u32::from(age.is_some() && !is_doubtful && !is_undated);
             let (None, Some(age)) = (exclusion, age) else {
                 let reason = exclusion.unwrap_or(Exclusion::NoRenewTime);
                 if !is_missing {
@@ -259,7 +263,8 @@ impl Assessment {
             // Whether a lease that is missing was renewed is not known.
             let expired = !is_missing && age.expired_from <= now;
             self.expired += u32::from(expired);
-            self.unconfirmed += u32::from(!expired && is_doubtful);
+            self.unconfirmed += u32::from(!expired && (is_doubtful || is_undated));
+            self.undated += u32::from(!expired && is_undated);
             if expired {
                 let silent = now.since(age.renewed);
                 let newest = self.newest_expired_renewal.get_or_insert(silent);

@@ -88,8 +88,11 @@ impl ProbeState {
         let imminent = assessment.next_expiry.is_some_and(|expiry| expiry < soon);
         let look_ahead = self.look_ahead(&assessment);
         let ahead = look_ahead.is_some_and(|at| at <= now);
-        let suspicious =
-            imminent || assessment.expired > 0 || assessment.unconfirmed > 0 || assessment.renewing == 0;
+        // Leases that look renewed make no start of a replica list all nodes: their renewals are waited for.
+        let suspicious = imminent
+            || assessment.expired > 0
+            || assessment.unconfirmed > assessment.undated
+            || assessment.renewing + assessment.undated == 0;
         if !suspicious && !ahead {
             self.nodes = None;
             assessment.look_ahead = look_ahead;
@@ -297,18 +300,44 @@ mod tests {
     #[test]
     fn a_replica_that_has_just_started_counts_the_nodes() {
         let mut state = ProbeState::at_place(0.0);
-        let ProbeStep::CountNodes(healthy) = leases(&mut state, 5, &[0, 1, 2]) else {
+        assert_eq!(done(leases(&mut state, 5, &[0, 1, 2])), Outcome::Pending);
+        // The third lease is not renewed yet.
+        let ProbeStep::CountNodes(healthy) = leases(&mut state, 12, &[10, 11, 2]) else {
             panic!("did not count")
         };
         assert_eq!(healthy.outcome, Outcome::Healthy);
+        assert_eq!([healthy.renewing, healthy.undated], [2, 1]);
         // There are eight nodes: five leases are missing.
         let nodes: Vec<_> = (0..8).map(|i| format!("n{i}")).collect();
         let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
-        let judged = judge(&mut state.clone(), 5, &[0, 1, 2], &nodes);
+        let judged = judge(&mut state.clone(), 12, &[10, 11, 2], &nodes);
         assert_eq!((judged.outcome, judged.without_lease), (Outcome::Pending, 5));
         // Or the three nodes that have a lease: then once is enough.
         state.reported(&healthy.outcome);
         assert_eq!(done(leases(&mut state, 15, &[10, 11, 12])), Outcome::Healthy);
+    }
+
+    /// The nodes were cut off before it started, and the clock of its host is so far behind that their last renewals
+    /// look new. It must not refute the witness that has seen them, nor restore what that one has scaled down.
+    #[test]
+    fn a_replica_that_starts_in_a_loss_calls_it_healthy_on_no_clock() {
+        for behind in [0, 12, 120] {
+            let mut state = ProbeState::at_place(0.0);
+            let renewed = [0, 1, 2].map(|at| at + behind);
+            for seconds in (12..=60).step_by(1) {
+                let (list, nodes) = (list(at(seconds), &renewed), ["n0", "n1", "n2"]);
+                let outcome = match state.leases(&list, RULE, false) {
+                    ProbeStep::Done(found) => found.outcome,
+                    _ => state.judge(&list, index(&nodes), RULE).outcome,
+                };
+                assert_ne!(outcome, Outcome::Healthy, "{behind} s behind, at {seconds} s");
+                state.reported(&outcome);
+            }
+            let back = [51, 52, 53].map(|at| at + behind);
+            let list = list(at(62), &back);
+            let judged = state.leases(&list, RULE, false);
+            assert_eq!(done(judged), Outcome::Healthy, "{behind} s behind, renewed");
+        }
     }
 
     /// Its age is that of the moment at which the list was asked for: since then it may have been renewed.

@@ -52,6 +52,9 @@ pub struct LeaseAge {
     pub old_from: UnixTime,
     /// From then on it does not show that its node is connected.
     pub doubtful_from: UnixTime,
+    /// False if this replica has not observed a renewal, so that only two clocks say how old the lease is, while a loss
+    /// may stand.
+    pub is_dated: bool,
     /// From then on seconds decide: a connected kubelet would have renewed it. They always do if its kubelet has had no
     /// time to renew it since the last outage of the API server.
     pub urgent_from: UnixTime,
@@ -212,6 +215,7 @@ impl Renewals {
             renewed: node.arrived,
             old_from,
             doubtful_from,
+            is_dated: !(loss_may_stand && node.mark.first_observed),
             urgent_from,
             silence_proven_at,
             expired_from: old_from.max(silence_proven_at),

@@ -79,6 +79,12 @@ pub fn sentence(e: &Assessment, counting: Option<(u32, u32)>) -> String {
              update; it is unknown whether they are connected.",
             e.temporarily_excluded
         ),
+        Outcome::Pending if e.undated > 0 && e.expired + e.unconfirmed == e.undated => format!(
+            "This replica has observed a renewal of {} of {} eligible leases so far; more are needed to call the nodes \
+             connected.",
+            e.candidates - e.undated,
+            e.candidates
+        ),
         Outcome::Pending => format!(
             "{} of {} eligible leases are overdue. They do not count as expired: the API server may have been \
              down, or this replica has not observed a renewal of them lately.",
@@ -105,6 +111,7 @@ pub fn sentence(e: &Assessment, counting: Option<(u32, u32)>) -> String {
     };
     if let (Outcome::Pending, Some(crossing)) = (&e.outcome, e.crossing)
         && crossing > e.judged
+        && (e.undated == 0 || e.expired + e.unconfirmed > e.undated)
     {
         let remaining = crossing.since(e.judged).as_secs_f64().ceil();
         text.push_str(&format!(
