@@ -153,8 +153,8 @@ fn what_is_not_confirmed_holds_the_verdict() {
     assert_eq!(assess_leases(&list, &renewals).outcome, Outcome::LeasesExpired);
 }
 
-/// Another replica, which saw the leases being renewed, may have found a loss already. How old they are is said by the
-/// clocks of their nodes and of this replica, and it does not know yet how far these are apart.
+/// Another replica, which saw the leases being renewed, may have found a loss already. This one has nothing but clocks
+/// to tell how old they are, and does not know yet how far these are apart.
 #[test]
 fn a_first_look_at_leases_proves_no_health() {
     let first_look = |ages: &[i64]| {
