@@ -21,6 +21,10 @@ const SILENCE_LIMIT: Duration = HEARTBEAT_INTERVAL.saturating_mul(3);
 /// Opening a stream takes at most this time.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A stream that has sent no whole snapshot for this time, and has nothing to send for it, is broken. A server waits
+/// 10 s for what other replicas have to say.
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(60);
+
 /// The longest delay before a stream is opened again. After a stream that lasted for this time, the delay is short.
 const SLOWEST: Duration = Duration::from_secs(5);
 
@@ -155,6 +159,7 @@ where
 
 /// The messages of one stream so far.
 struct ReceivedStream<K, V> {
+    opened: Instant,
     send_time: SendTimeEstimator,
     epoch: Option<String>,
     // None once it is complete.
@@ -167,6 +172,7 @@ struct ReceivedStream<K, V> {
 impl<K: Ord, V> ReceivedStream<K, V> {
     const fn new(opened: Instant) -> Self {
         Self {
+            opened,
             send_time: SendTimeEstimator::new(opened),
             epoch: None,
             snapshot: Some(BTreeMap::new()),
@@ -205,6 +211,9 @@ impl<K: Ord, V> ReceivedStream<K, V> {
                     self.completeness = now.clone();
                     Update::Completeness(now)
                 })
+            }
+            (Event::Heartbeat { .. }, Some(_)) if now.duration_since(self.opened) >= SNAPSHOT_LIMIT => {
+                return Err(Status::deadline_exceeded("no complete snapshot within 60 s"));
             }
             (Event::Heartbeat { .. }, Some(_)) => None,
             (Event::Upsert(key, value), None) => Some(Update::Upsert(key, received(value))),

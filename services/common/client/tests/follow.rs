@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -108,6 +109,29 @@ async fn a_silent_stream_is_lost_and_so_is_one_with_an_incomplete_snapshot() {
         panic!("missing item not noticed")
     };
     assert!(reason.to_string().contains("0 items instead of 1"), "{reason}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_only_beats_is_lost() {
+    let began = Instant::now();
+    let (sender, beats) = mpsc::channel(16);
+    let mut updates = start(vec![beats]);
+    tokio::spawn(async move {
+        let mut seconds = tokio::time::interval(Duration::from_secs(5));
+        loop {
+            seconds.tick().await;
+            let completeness = Some(COMPLETE);
+            let beat = message("one", Event::Heartbeat { completeness });
+            if sender.send(beat).await.is_err() {
+                return;
+            }
+        }
+    });
+    let Some(Update::Lost(reason)) = updates.recv().await else {
+        panic!("no snapshot was sent")
+    };
+    assert!(reason.to_string().contains("no complete snapshot"), "{reason}");
+    assert_eq!(began.elapsed().as_secs(), 60);
 }
 
 /// A proxy between client and server may allow no answer that lasts.
