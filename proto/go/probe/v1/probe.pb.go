@@ -49,8 +49,9 @@ const (
 	Outcome_OUTCOME_TOO_FEW_CANDIDATES Outcome = 7
 	// The shoot is not probed; `skip_reason` says why. Direction: hold.
 	Outcome_OUTCOME_SKIPPED Outcome = 8
-	// No probe has a result yet. Or leases are old and their silence is not proven, because the API server may have been
-	// down; the message says when the proof will be complete. Or leases, nodes or Machines are missing. Direction: hold.
+	// No probe has a result yet, or the replica has just started and has observed too few renewals. Or leases are old and
+	// their silence is not proven, because the API server may have been down; the message says when the proof will be
+	// complete. Or leases, nodes or Machines are missing. Direction: hold.
 	Outcome_OUTCOME_PENDING Outcome = 9
 )
 
