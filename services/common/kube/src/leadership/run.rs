@@ -277,7 +277,7 @@ impl LeaderElection {
         }
     }
 
-    /// A slow API server makes a crash of the leader cost more.
+    /// Slow requests make a crash of the leader cost more.
     fn show_pace(&mut self, now: Moment) {
         let times = *self.candidate.times(now);
         let slow = times != self.config.timing.usual;
@@ -289,14 +289,14 @@ impl LeaderElection {
             tracing::warn!(
                 lease,
                 seconds,
-                "the API server answers slowly, so the leader's Lease lasts longer, and after a crash another replica \
-                 takes it later"
+                "requests to the API server take long, so the leader's Lease lasts longer, and after a crash another \
+                 replica takes it later"
             );
         } else {
             tracing::info!(
                 lease,
                 seconds,
-                "the API server answers fast again; the leader's Lease is short"
+                "requests to the API server are fast again; the leader's Lease is short"
             );
         }
     }
