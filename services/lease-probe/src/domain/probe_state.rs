@@ -408,9 +408,8 @@ mod tests {
         state.reported(&Outcome::Healthy);
         leases(&mut state, 5, &[0, 0, 1, 2]);
         let half = &[0, 0, 31, 32];
-        for second in [15, 25] {
-            leases(&mut state, second, half);
-        }
+        leases(&mut state, 15, &[0, 0, 11, 12]);
+        leases(&mut state, 25, &[0, 0, 21, 22]);
         assert_eq!(leases(&mut state, 35, half), ProbeStep::ListNodes(None));
         let judged = judge(&mut state, 35, half, &["n0", "n1", "n2", "n3"]);
         assert_eq!((judged.outcome, judged.expired), (Outcome::Healthy, 2));

@@ -32,8 +32,10 @@ struct Renewal {
     revision: u64,
     // The one that the last list shows.
     shown: UnixTime,
-    // When it arrived at the API server, by the prober's clock.
+    // When it arrived at the API server, by the prober's clock: at the latest, and at the earliest. They differ where
+    // the node's clock is ahead of the prober's by an amount that is not known.
     arrived: UnixTime,
+    earliest: UnixTime,
     // The answered time since then is the silence of the kubelet.
     mark: AnsweredMark,
     renew_interval: Duration,
@@ -149,6 +151,7 @@ impl Renewals {
             newest = newest.max(earliest);
             if let Some(known) = self.nodes.get_mut(name) {
                 known.arrived = newest.max(sent);
+                known.earliest = newest;
                 known.mark = self.answered.renewed(known.arrived);
             }
         }
@@ -200,7 +203,7 @@ impl Renewals {
         // if the list is stale, or if the renewal arrived long after it was made.
         let skew = node.clock.skew(node.renew_interval);
         let shown = node.shown.shifted(skew.saturating_neg());
-        let shown_old_from = old_from.min(shown.after(expiry_age));
+        let shown_old_from = node.earliest.min(shown).after(expiry_age);
         // A loss may have been reported since a connected kubelet would have renewed again, by this replica through the
         // external endpoint or by another one. Only a renewal ends it.
         let doubtful_from = match loss_may_stand {
@@ -267,6 +270,7 @@ impl Renewal {
             revision: lease.revision,
             shown: renew_time,
             arrived: renew_time.min(list.received),
+            earliest: renew_time.min(list.received),
             mark,
             renew_interval: renew_interval(lease),
             clock,

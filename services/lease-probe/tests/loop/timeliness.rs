@@ -23,9 +23,11 @@ fn a_healthy_shoot_is_probed_often_enough_to_see_that_writes_pause_and_not_more_
         .windows(2)
         .map(|pair| pair[1].0 - pair[0].1)
         .collect();
+    // It is not known to be healthy yet.
+    assert!((8_900..=10_500).contains(&pauses[0]), "{pauses:?}");
     // 10.5 s, at the tick before.
     assert!(
-        pauses.iter().all(|pause| (9_400..=10_500).contains(pause)),
+        pauses[1..].iter().all(|pause| (9_400..=10_500).contains(pause)),
         "{pauses:?}"
     );
 }

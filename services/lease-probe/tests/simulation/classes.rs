@@ -350,6 +350,11 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             &[witnesses::two_witnesses, witnesses::one_killed_around_a_loss],
         ),
         class(
+            "two witnesses, one restarts with another clock around a loss",
+            &[witnesses::two_witnesses, witnesses::one_restarts_with_another_clock_around_a_loss],
+        )
+        .may_be_late(SMALL_SKEW),
+        class(
             "two witnesses, a rolling update around a loss",
             &[witnesses::two_witnesses, witnesses::rolling_update_around_a_loss],
         ),

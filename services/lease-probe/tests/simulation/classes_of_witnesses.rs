@@ -14,6 +14,7 @@ pub(crate) fn two_witnesses(history: &mut Builder) {
         segments: vec![],
         freezes: false,
         lags: 0,
+        clock_ahead: 0,
     });
 }
 
@@ -120,6 +121,22 @@ pub(crate) fn rolling_update_around_a_loss(history: &mut Builder) {
     }
     let lost = history.random.between(first - 40 * SECOND, second + 20 * SECOND);
     history.lose(lost.max(40 * SECOND));
+}
+
+/// The second witness restarts on a host whose clock is off, and knows of no renewal yet.
+pub(crate) fn one_restarts_with_another_clock_around_a_loss(history: &mut Builder) {
+    let at = history.some_time();
+    history.lose(at);
+    let ends = at + history.random.seconds(-15.0, 35.0);
+    let down_for = history.random.seconds(0.5, 5.0);
+    let by = history.random.seconds(2.0, 30.0);
+    let behind = history.random.chance(0.5);
+    if let Some(second) = &mut history.second {
+        second.clock_ahead = if behind { -by } else { by };
+        second.probers[0].to = ends;
+        second.probers.push(TimeSpan::from_on(ends + down_for));
+    }
+    history.until(ends + down_for);
 }
 
 /// The second witness learns of other inputs up to a minute later, or not at all.

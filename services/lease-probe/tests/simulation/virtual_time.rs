@@ -77,6 +77,11 @@ impl VirtualClock {
         tokio::time::sleep_until(self.instant(at)).await;
     }
 
+    /// That of a host whose clock is ahead by this much.
+    fn ahead(self, by: Micros) -> Clock {
+        Clock::starting_at(self.0.now_micros() + by)
+    }
+
     pub(crate) fn instant(self, at: Micros) -> tokio::time::Instant {
         self.0.instant_at(EPOCH + at)
     }
@@ -100,12 +105,17 @@ pub(crate) fn probe(history: &History, shoots: &[Arc<PlayedShoot>]) -> Vec<Probe
             }
         });
         let Some(second) = &history.second else {
-            return witness(clock, history, (0, &history.probers), shoots).await;
+            return witness(clock, history, (0, &history.probers, 0), shoots).await;
         };
         let others = as_seen_by(second, shoots);
         let (first, other) = tokio::join!(
-            witness(clock, history, (0, &history.probers), shoots),
-            witness(clock, history, (SECOND_WITNESS, &second.probers), &others),
+            witness(clock, history, (0, &history.probers, 0), shoots),
+            witness(
+                clock,
+                history,
+                (SECOND_WITNESS, &second.probers, second.clock_ahead),
+                &others
+            ),
         );
         let runs = [&*history.probers, &*second.probers];
         let both = first.iter().zip(&other);
@@ -125,11 +135,11 @@ fn as_seen_by(witness: &SecondWitness, shoots: &[Arc<PlayedShoot>]) -> Vec<Arc<P
     shoots.iter().map(through).collect()
 }
 
-/// Runs one prober after the other, the first with this number.
+/// Runs one prober after the other, the first with this number, on a host whose clock is ahead by this much.
 async fn witness(
     clock: VirtualClock,
     history: &History,
-    (first, probers): (usize, &[TimeSpan]),
+    (first, probers, clock_ahead): (usize, &[TimeSpan], Micros),
     shoots: &[Arc<PlayedShoot>],
 ) -> Vec<ProbedShoot> {
     let probed: Vec<_> = shoots
@@ -140,6 +150,7 @@ async fn witness(
         clock.sleep_until(run.from).await;
         let process = ProberProcess {
             clock,
+            of_host: clock.ahead(clock_ahead),
             seed: history.seed,
             config: config(
                 history.interval,
@@ -175,6 +186,7 @@ fn config(interval: Micros, external: bool) -> Arc<ProberConfig> {
 /// One lease-probe.
 struct ProberProcess<'a> {
     clock: VirtualClock,
+    of_host: Clock,
     seed: u64,
     config: Arc<ProberConfig>,
     shoots: &'a [Arc<PlayedShoot>],
@@ -192,7 +204,7 @@ impl ProberProcess<'_> {
         let clock = self.clock;
         let shared = ProbeContext::new(
             objects::seed_client(clock, self.shoots),
-            clock.0,
+            self.of_host,
             format!("lease-probe-{number}").into(),
             ANSWER_MEMORY,
             self.random(number),
@@ -205,6 +217,7 @@ impl ProberProcess<'_> {
             senders.push((&shoot.script, sender));
             let recorder = Recorder {
                 clock,
+                of_host: self.of_host,
                 probed: probed.clone(),
             };
             let report = move |verdict| recorder.record(verdict);
@@ -234,6 +247,7 @@ impl ProberProcess<'_> {
 
 struct Recorder {
     clock: VirtualClock,
+    of_host: Clock,
     probed: Arc<Mutex<ProbedShoot>>,
 }
 
@@ -253,7 +267,7 @@ impl Recorder {
             )
         });
         let (listed, asked) = (probed.listed, probed.asked);
-        let (micros, sent) = (self.clock.0.now_micros(), tokio::time::Instant::now());
+        let (micros, sent) = (self.of_host.now_micros(), tokio::time::Instant::now());
         let instant = |at: UnixTime| match at.0 >= micros {
             true => sent + duration(at.0 - micros),
             false => sent - duration(micros - at.0),

@@ -23,6 +23,8 @@ pub(crate) struct SecondWitness {
     pub(crate) freezes: bool,
     /// By how much it learns later of other inputs.
     pub(crate) lags: Micros,
+    /// By how much the clock of its host is ahead.
+    pub(crate) clock_ahead: Micros,
 }
 
 /// As the coordinator receives it.

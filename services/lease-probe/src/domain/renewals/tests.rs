@@ -123,6 +123,17 @@ fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
 }
 
 /// A prober that has just started knows neither what happened before nor the clocks of the nodes.
+/// The prober knows its clock to be behind, and not by how much. It must not call a node connected for longer than it
+/// would with the best clock, or it contradicts a prober that knows better.
+#[test]
+fn a_renewal_by_a_clock_that_is_ahead_shows_a_connected_node_from_its_earliest_arrival() {
+    let mut renewals = Renewals::default();
+    observe(&mut renewals, 0, &[lease(100)]);
+    observe(&mut renewals, 10, &[lease(112)]);
+    let age = age_of(&renewals, "n").unwrap();
+    assert_eq!((age.old_from, age.doubtful_from), (at(40), at(30)));
+}
+
 #[test]
 fn a_lease_that_is_first_observed_needs_the_longest_silence() {
     for renewed in [-50, -25, 0, 50] {
