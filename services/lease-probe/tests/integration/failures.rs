@@ -8,10 +8,8 @@ use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::in_process::{modify, rule};
 use watchdog_test_support::simulation::{Cut, SimulatedShoot};
 
-use crate::fixture::{Fixture, NODE_LEASES, faster, field, real, with_field, without_controllers};
+use crate::fixture::{Fixture, LEASES, NODE_LEASES, faster, field, real, with_field, without_controllers};
 use crate::replica::Replica;
-
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
 
 /// The user of the kubeconfigs of the shoots.
 const PROBE_USER: &str = "system:serviceaccount:kube-system:dependency-watchdog-probe";

@@ -21,6 +21,9 @@ pub const USER: &str = "lease-probe";
 /// Where nodes keep their Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
 
+/// Where they are listed.
+pub const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+
 pub struct Fixture {
     pub sandbox: Sandbox,
     pub files: ServiceFiles,

@@ -6,10 +6,14 @@
 mod api;
 mod candidates;
 mod changes;
+mod cost;
 mod eligible_shoots;
 mod failures;
 mod fixture;
+mod hostile;
+mod kubeconfigs;
 mod losses;
+mod outage;
 mod replica;
 mod replicas;
 mod stream;

@@ -50,11 +50,16 @@ impl Replica {
 
     /// Starts a replica.
     pub async fn launch(fixture: &Fixture, identity: &str, more: &[&str]) -> Self {
+        Self::launch_as_user(fixture, USER, identity, more).await
+    }
+
+    /// The same as another user on the seed.
+    pub async fn launch_as_user(fixture: &Fixture, user: &str, identity: &str, more: &[&str]) -> Self {
         let mut options = vec!["--allow-local-addresses"];
         options.extend(more);
         let line = fixture
             .files
-            .command_line(fixture.seed(), USER, identity, &options);
+            .command_line(fixture.seed(), user, identity, &options);
         let config = Args::parse_from(line.unwrap()).check().unwrap();
         // Those of another replica in this process must not be among them.
         let recorder = PrometheusBuilder::new().build_recorder();

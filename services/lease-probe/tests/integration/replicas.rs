@@ -7,6 +7,9 @@ use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 use watchdog_proto::stream::v1::Scope;
+use watchdog_sandbox::Rule;
+use watchdog_test_support::fixtures::PROBE_SECRET;
+use watchdog_test_support::in_process::rule;
 
 use crate::fixture::{Fixture, real};
 use crate::replica::{IDENTITY, Replica};
@@ -104,13 +107,34 @@ async fn two_replicas_probe_all_shoots_and_one_goes_on_alone_without_a_gap() {
     .await;
 }
 
-/// Somebody who looks takes no shoot from a release, and is not found.
+/// All that somebody needs who looks: nothing that writes, and no Leases.
+fn read_only() -> Vec<Rule> {
+    let allow = |verbs: &[&str], group: &str, resource: &str| Rule {
+        groups: vec![group.to_owned()],
+        ..rule(verbs, &[resource])
+    };
+    vec![
+        allow(&["list", "watch"], "extensions.gardener.cloud", "clusters"),
+        allow(&["list"], "machine.sapcloud.io", "machines"),
+        Rule {
+            names: vec![PROBE_SECRET.to_owned()],
+            ..allow(&["list", "watch"], "", "secrets")
+        },
+        // As everybody has it, by the ClusterRole system:basic-user.
+        allow(&["create"], "authorization.k8s.io", "selfsubjectaccessreviews"),
+    ]
+}
+
+/// Somebody who may only read takes no shoot from a release, and is not found.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standalone_replica_probes_all_shoots_and_writes_nothing() {
+    const VISITOR: &str = "visitor";
     let fixture = Fixture::new(real(), 1, &SHOOTS).await;
+    fixture.seed().restrict(VISITOR, read_only());
     let release = Replica::start_as(&fixture, "release", &[]).await;
-    let visitor = Replica::start_as(&fixture, "visitor", &["--standalone"]).await;
-    for (replica, name) in [(&release, "release"), (&visitor, "visitor")] {
+    let visitor = Replica::launch_as_user(&fixture, VISITOR, VISITOR, &["--standalone"]).await;
+    visitor.wait_ready().await;
+    for (replica, name) in [(&release, "release"), (&visitor, VISITOR)] {
         eventually_async("each probes all", async || {
             let all = observers(replica, Scope::Seed).await;
             all.len() == SHOOTS.len() && all.values().all(|observer| observer == name)
@@ -118,7 +142,18 @@ async fn a_standalone_replica_probes_all_shoots_and_writes_nothing() {
         .await;
     }
     assert_eq!(fixture.holder("release").as_deref(), Some("release"));
-    assert_eq!(fixture.holder("visitor"), None, "it has no Lease");
+    assert_eq!(fixture.holder(VISITOR), None, "it has no Lease");
+    let members = "watchdog_membership_members{service=\"lease-probe\"}";
+    assert_eq!(release.metric(members).await, Some(1.0));
+    let audit = fixture.seed().audit();
+    let own = audit.iter().filter(|entry| entry.user == VISITOR);
+    assert!(own.clone().count() > 0);
+    for entry in own {
+        let is_question = entry.path.ends_with("/selfsubjectaccessreviews");
+        assert!(is_question || !entry.is_write(), "{} {}", entry.verb, entry.path);
+        assert!(!entry.path.contains("/leases"), "{} {}", entry.verb, entry.path);
+        assert_ne!(entry.code, 403, "{} {}", entry.verb, entry.path);
+    }
 }
 
 /// Their holders are no replicas: nothing listens at the addresses.
