@@ -48,17 +48,22 @@ impl CrashingControlPlane {
         })
     }
 
-    /// etcd becomes ready or not: as an EndpointSlice if the seed serves it, else as Endpoints.
+    /// etcd becomes ready or not.
     pub async fn set_ready(&self, is_ready: bool) -> anyhow::Result<()> {
+        self.set_service_ready(SERVICE, is_ready).await
+    }
+
+    /// The same for any Service: as an EndpointSlice if the seed serves it, else as Endpoints.
+    pub async fn set_service_ready(&self, service: &str, is_ready: bool) -> anyhow::Result<()> {
         let now = Timestamp::from_second(Timestamp::now().as_second())?;
         let annotations = json!({ TRIGGER_TIME: now.to_string() });
-        let pod = json!({"kind": "Pod", "namespace": self.namespace, "name": "etcd-main-0"});
+        let pod = json!({"kind": "Pod", "namespace": self.namespace, "name": format!("{service}-0")});
         if self.slices {
-            let name = format!("{SERVICE}-played");
+            let name = format!("{service}-played");
             let slice = json!({
                 "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
                 "metadata": {
-                    "name": name, "labels": {"kubernetes.io/service-name": SERVICE}, "annotations": annotations,
+                    "name": name, "labels": {"kubernetes.io/service-name": service}, "annotations": annotations,
                 },
                 "addressType": "IPv4", "ports": [{"port": 443}],
                 "endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": is_ready}, "targetRef": pod}],
@@ -73,10 +78,10 @@ impl CrashingControlPlane {
         };
         let endpoints = json!({
             "apiVersion": "v1", "kind": "Endpoints", "subsets": [subset],
-            "metadata": {"name": SERVICE, "annotations": annotations},
+            "metadata": {"name": service, "annotations": annotations},
         });
         let all: Api<Endpoints> = Api::namespaced(self.seed.clone(), &self.namespace);
-        put(&all, SERVICE, endpoints).await
+        put(&all, service, endpoints).await
     }
 
     /// Makes a pod that waits in CrashLoopBackOff, and returns its UID.

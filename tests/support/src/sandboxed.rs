@@ -9,7 +9,6 @@ use kube::config::{Config, Kubeconfig};
 use tokio::runtime::Builder;
 use watchdog_proto::probe::v1 as probe;
 
-use crate::binaries;
 use crate::fixtures::{self, CA, KCM, MCM};
 use crate::history::invariants::{Expectation, NodeTimes};
 use crate::history::timeline::{Dependant, Fact, Recorder, Timeline};
@@ -18,7 +17,7 @@ use crate::process::Command;
 use crate::scratch::Scratch;
 use crate::separate_runtime::SeparateRuntime;
 use crate::wait::{self, BOUND};
-use crate::watchdog::{self, Service, Setup};
+use crate::watchdog::{self, Service, ServiceKind, Setup};
 
 /// A sandbox runs faster than a real shoot by this factor: a grace period of 8 s.
 const SPEED: f64 = 5.0;
@@ -54,28 +53,6 @@ pub fn timing() -> SimTiming {
         ready_delay: Duration::from_millis(300),
         stop_delay: Duration::from_millis(200),
         ..SimTiming::scaled(SPEED)
-    }
-}
-
-/// The services, for tests that do the same with each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ServiceKind {
-    LeaseProbe,
-    /// scaling-coordinator.
-    Coordinator,
-    Weeder,
-}
-
-impl ServiceKind {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::LeaseProbe, Self::Coordinator, Self::Weeder];
-
-    const fn binary(self) -> &'static str {
-        match self {
-            Self::LeaseProbe => binaries::LEASE_PROBE,
-            Self::Coordinator => binaries::SCALING_COORDINATOR,
-            Self::Weeder => binaries::WEEDER,
-        }
     }
 }
 
@@ -252,8 +229,7 @@ impl SandboxFixture {
 
     /// Waits until everything is restored, and judges all shoots by what happened until then.
     pub async fn check_history(&self) -> anyhow::Result<HistoryReport> {
-        let history = || History::new(history::from_sandbox(&self.sandbox.seed().audit()));
-        self.check(&self.expectation(), history).await
+        self.check(&self.expectation(), || self.history()).await
     }
 
     /// The same by another expectation, and by the writes that the test has taken from the audit log.
@@ -273,10 +249,11 @@ impl SandboxFixture {
 
     /// Names of the resources of a shoot that were scaled, in the order of the writes.
     pub fn scale_writes(&self, shoot: &SimulatedShoot) -> Vec<String> {
-        let prefix = format!("/apis/apps/v1/namespaces/{}/deployments/", shoot.namespace());
-        let audit = self.sandbox.seed().audit();
-        let writes = audit.iter().filter(|entry| entry.is_write() && entry.code < 300);
-        writes.filter_map(|entry| scaled(entry, &prefix)).collect()
+        self.history().scaled(shoot.namespace())
+    }
+
+    fn history(&self) -> History {
+        History::new(history::from_sandbox(&self.sandbox.seed().audit()))
     }
 
     /// Paths of all writes into a shoot's namespace by the services, Kubernetes Events not counted.
@@ -295,16 +272,6 @@ impl SandboxFixture {
             .map(|entry| format!("{} {}", entry.verb, entry.path))
             .collect()
     }
-}
-
-/// The resource below `prefix` whose replica count a write changes, if it changes one.
-fn scaled(entry: &watchdog_sandbox::AuditEntry, prefix: &str) -> Option<String> {
-    let name = entry.path.strip_prefix(prefix)?;
-    if let Some(name) = name.strip_suffix("/scale") {
-        return Some(name.to_owned());
-    }
-    let body: serde_json::Value = serde_json::from_slice(&entry.body).ok()?;
-    body.pointer("/spec/replicas").map(|_| name.to_owned())
 }
 
 /// A client from a kubeconfig.

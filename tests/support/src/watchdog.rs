@@ -8,7 +8,7 @@ use tonic::transport::Channel;
 use watchdog_client::grpc_client::Dialer;
 use watchdog_client::tls::{ClientTls, PemFiles};
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_proto::probe::v1::{GetVerdictRequest, Verdict};
+use watchdog_proto::probe::v1::{GetVerdictRequest, Outcome, Verdict};
 
 use crate::binaries;
 use crate::certs::{Authority, TlsFiles};
@@ -37,6 +37,29 @@ pub const NAMESPACE: &str = "garden";
 
 /// The message of the log line with the addresses that a service has bound.
 pub const LISTENING: &str = "listening for gRPC and admin requests";
+
+/// The services, for tests that do the same with each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServiceKind {
+    LeaseProbe,
+    /// scaling-coordinator.
+    Coordinator,
+    Weeder,
+}
+
+impl ServiceKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::LeaseProbe, Self::Coordinator, Self::Weeder];
+
+    /// The name of its program.
+    pub const fn binary(self) -> &'static str {
+        match self {
+            Self::LeaseProbe => binaries::LEASE_PROBE,
+            Self::Coordinator => binaries::SCALING_COORDINATOR,
+            Self::Weeder => binaries::WEEDER,
+        }
+    }
+}
 
 /// Shared by the services of one test: a folder, certificates and configuration files.
 #[derive(Clone)]
@@ -218,6 +241,28 @@ impl Setup {
             server_name: SERVER_NAME.to_owned(),
         };
         dialer.channel(&service.grpc).map_err(anyhow::Error::msg)
+    }
+
+    /// The verdict on a shoot.
+    pub async fn verdict(&self, lease_probe: &Service, shoot: &str) -> anyhow::Result<Verdict> {
+        verdict(self.channel(lease_probe)?, shoot).await
+    }
+
+    /// Waits for a verdict with this outcome and returns it.
+    pub async fn wait_outcome(
+        &self,
+        lease_probe: &Service,
+        shoot: &str,
+        outcome: Outcome,
+    ) -> anyhow::Result<Verdict> {
+        let what = format!("the verdict on {shoot} is {outcome:?}");
+        wait::until(&what, BOUND, || async {
+            let verdict = self.verdict(lease_probe, shoot).await?;
+            let found = verdict.outcome();
+            anyhow::ensure!(found == outcome, "it is {found:?}: {}", verdict.message);
+            Ok(Some(verdict))
+        })
+        .await
     }
 
     /// The command line of a service without certificates, as [`command`] gives it.

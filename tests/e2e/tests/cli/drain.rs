@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use tokio::time::Instant;
@@ -16,26 +17,24 @@ use watchdog_proto::scaling::v1::WatchScalingRequest;
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::weeder::v1::WatchEndpointReadinessRequest;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
-use watchdog_sandbox::{Fault, FaultAction};
+use watchdog_test_support::fault_proxy::Behaviour;
 use watchdog_test_support::history::LEADER_LEASE;
-use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
+use watchdog_test_support::real::{FixtureOptions, RealFixture};
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::{NAMESPACE, Service};
+use watchdog_test_support::watchdog::{NAMESPACE, Service, ServiceKind};
 
 /// `terminationGracePeriodSeconds` of a Pod, where nobody says otherwise.
 const GRACE_PERIOD: Duration = Duration::from_secs(30);
 
-/// A seed with a replica of lease-probe that goes on: without verdicts no coordinator is ready.
-async fn seed(name: &str) -> (SandboxFixture, Service) {
-    let fixture = SandboxFixture::start(name, &["one"]).await.unwrap();
-    let lease_probe = fixture.lease_probe().await.unwrap();
-    (fixture, lease_probe)
+/// The replicas of one kind: those that stop while the seed is as it should be, while it does not answer, and twice.
+fn name(kind: ServiceKind, stop: &str) -> String {
+    format!("{kind:?}-{stop}").to_lowercase()
 }
 
 /// Opens a stream, waits for its first message, and gives what ends it.
 async fn stream(
     kind: ServiceKind,
-    fixture: &SandboxFixture,
+    fixture: &RealFixture,
     service: &Service,
 ) -> anyhow::Result<tokio::task::JoinHandle<Option<tonic::Status>>> {
     async fn end<T>(mut stream: tonic::Streaming<T>) -> Option<tonic::Status> {
@@ -74,17 +73,13 @@ async fn stream(
 }
 
 /// The replica that holds its membership Lease, or that of the leader; none once that is given back.
-async fn holder(
-    fixture: &SandboxFixture,
-    kind: ServiceKind,
-    identity: &str,
-) -> anyhow::Result<Option<String>> {
+async fn holder(fixture: &RealFixture, kind: ServiceKind, identity: &str) -> anyhow::Result<Option<String>> {
     let name = match kind {
         ServiceKind::LeaseProbe => format!("dependency-watchdog-lease-probe-{identity}"),
         ServiceKind::Coordinator => LEADER_LEASE.to_owned(),
         ServiceKind::Weeder => "weeder-leader".to_owned(),
     };
-    let leases: Api<Lease> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
+    let leases: Api<Lease> = Api::namespaced(fixture.seed.client(), NAMESPACE);
     let spec = leases.get_opt(&name).await?.and_then(|lease| lease.spec);
     let holder = spec.and_then(|spec| spec.holder_identity).unwrap_or_default();
     // That of a leader ends with a number of its process.
@@ -92,7 +87,7 @@ async fn holder(
     Ok((!name.is_empty()).then(|| name.to_owned()))
 }
 
-async fn health(fixture: &SandboxFixture, service: &Service) -> anyhow::Result<ServingStatus> {
+async fn health(fixture: &RealFixture, service: &Service) -> anyhow::Result<ServingStatus> {
     let mut client = HealthClient::new(fixture.setup.channel(service)?);
     Ok(client
         .check(HealthCheckRequest::default())
@@ -102,11 +97,7 @@ async fn health(fixture: &SandboxFixture, service: &Service) -> anyhow::Result<S
 }
 
 /// Waits until a replica has its Lease: what it gives back at its drain.
-async fn until_it_has_its_lease(
-    fixture: &SandboxFixture,
-    kind: ServiceKind,
-    name: &str,
-) -> anyhow::Result<()> {
+async fn until_it_has_its_lease(fixture: &RealFixture, kind: ServiceKind, name: &str) -> anyhow::Result<()> {
     wait::until_true("it has the Lease", BOUND, || async {
         Ok(holder(fixture, kind, name).await?.as_deref() == Some(name))
     })
@@ -114,8 +105,8 @@ async fn until_it_has_its_lease(
 }
 
 /// Its drain, while the seed is as it should be.
-async fn stops(fixture: &SandboxFixture, kind: ServiceKind) -> anyhow::Result<()> {
-    let name = format!("{kind:?}").to_lowercase();
+async fn stops(fixture: &RealFixture, kind: ServiceKind) -> anyhow::Result<()> {
+    let name = name(kind, "stops");
     let service = fixture.start_replica(kind, &name).await?;
     anyhow::ensure!(health(fixture, &service).await? == ServingStatus::Serving);
     until_it_has_its_lease(fixture, kind, &name).await?;
@@ -151,71 +142,67 @@ async fn stops(fixture: &SandboxFixture, kind: ServiceKind) -> anyhow::Result<()
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn sigterm_ends_streams_releases_the_lease_and_exits_cleanly() {
-    let (fixture, _lease_probe) = seed("drain").await;
-    tokio::try_join!(
-        stops(&fixture, ServiceKind::LeaseProbe),
-        stops(&fixture, ServiceKind::Coordinator),
-        stops(&fixture, ServiceKind::Weeder)
-    )
-    .unwrap();
-}
-
 /// The seed does not answer: the Lease cannot be released, which is what holds up the drain.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_drain_that_is_held_up_ends_within_the_grace_period() {
-    let (fixture, _lease_probe) = seed("drain-held").await;
-    let drained = ServiceKind::ALL.into_iter().map(async |kind| {
-        let name = format!("{kind:?}").to_lowercase();
-        let service = fixture.start_replica(kind, &name).await?;
-        until_it_has_its_lease(&fixture, kind, &name).await?;
-        fixture
-            .sandbox
-            .seed()
-            .inject(Fault::always(FaultAction::Hang).user(&name));
-        let begin = Instant::now();
-        service.process.sigterm()?;
-        // Readiness is the first to go, so that nobody is sent to it any more.
-        wait::until("it is not ready", BOUND, || async {
-            let (code, body) = service.admin_get("/readyz").await?;
-            anyhow::ensure!(body.contains("draining"), "{code} {body}");
-            Ok((code == 503).then_some(()))
-        })
+async fn is_held_up(fixture: &RealFixture, kind: ServiceKind) -> anyhow::Result<()> {
+    let (name, to_seed) = (name(kind, "held"), fixture.proxy_to_seed().await?);
+    let service = fixture.start_behind(&to_seed, kind, &name).await?;
+    until_it_has_its_lease(fixture, kind, &name).await?;
+    to_seed.set(Behaviour::Silent);
+    let begin = Instant::now();
+    service.process.sigterm()?;
+    // Readiness is the first to go, so that nobody is sent to it any more.
+    wait::until("it is not ready", BOUND, || async {
+        let (code, body) = service.admin_get("/readyz").await?;
+        anyhow::ensure!(body.contains("draining"), "{code} {body}");
+        Ok((code == 503).then_some(()))
+    })
+    .await?;
+    let exit = service.process.wait_exit(BOUND).await?;
+    // The machine may be busy, so this is only printed: the bound that counts is that of the process itself.
+    eprintln!("{name} stopped after {:?}, of {GRACE_PERIOD:?}", begin.elapsed());
+    anyhow::ensure!(exit.code() == Some(0), "{exit}");
+    Ok(())
+}
+
+async fn a_second_signal_ends(fixture: &RealFixture, kind: ServiceKind) -> anyhow::Result<()> {
+    let (name, to_seed) = (name(kind, "twice"), fixture.proxy_to_seed().await?);
+    let service = fixture.start_behind(&to_seed, kind, &name).await?;
+    until_it_has_its_lease(fixture, kind, &name).await?;
+    to_seed.set(Behaviour::Silent);
+    service.process.sigterm()?;
+    service
+        .process
+        .wait_for_text("the process is draining", BOUND)
         .await?;
-        let exit = service.process.wait_exit(BOUND).await?;
-        // The machine may be busy, so this is only printed: the bound that counts is that of the process itself.
-        eprintln!("{name} stopped after {:?}, of {GRACE_PERIOD:?}", begin.elapsed());
-        anyhow::ensure!(exit.code() == Some(0), "{exit}");
-        anyhow::Ok(())
-    });
-    futures::future::try_join_all(drained).await.unwrap();
+    service.process.sigint()?;
+    let exit = service.process.wait_exit(BOUND).await?;
+    anyhow::ensure!(exit.code() == Some(1), "{exit}");
+    service
+        .process
+        .wait_for_text("received a second signal while draining", BOUND)
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_at_once() {
-    let (fixture, _lease_probe) = seed("drain-twice").await;
-    let ended = ServiceKind::ALL.into_iter().map(async |kind| {
-        let name = format!("{kind:?}").to_lowercase();
-        let service = fixture.start_replica(kind, &name).await?;
-        until_it_has_its_lease(&fixture, kind, &name).await?;
-        fixture
-            .sandbox
-            .seed()
-            .inject(Fault::always(FaultAction::Hang).user(&name));
-        service.process.sigterm()?;
-        service
-            .process
-            .wait_for_text("the process is draining", BOUND)
-            .await?;
-        service.process.sigint()?;
-        let exit = service.process.wait_exit(BOUND).await?;
-        anyhow::ensure!(exit.code() == Some(1), "{exit}");
-        service
-            .process
-            .wait_for_text("received a second signal while draining", BOUND)
-            .await?;
-        anyhow::Ok(())
-    });
-    futures::future::try_join_all(ended).await.unwrap();
+async fn at_once_when_held_up_and_when_it_is_asked_twice() {
+    let users = ServiceKind::ALL.into_iter();
+    let users = users.flat_map(|kind| ["stops", "held", "twice"].map(|stop| name(kind, stop)));
+    let users: Vec<_> = users.collect();
+    let users: Vec<_> = users.iter().map(String::as_str).collect();
+    let fixture = RealFixture::start(FixtureOptions::new("drain", &[]).users(&users));
+    let fixture = fixture.await.unwrap();
+    // A replica of lease-probe that goes on: without verdicts no coordinator is ready.
+    let _lease_probe = fixture
+        .start_replica(ServiceKind::LeaseProbe, "lease-probe-0")
+        .await
+        .unwrap();
+    try_join_all(ServiceKind::ALL.map(|kind| stops(&fixture, kind)))
+        .await
+        .unwrap();
+    try_join_all(ServiceKind::ALL.map(|kind| is_held_up(&fixture, kind)))
+        .await
+        .unwrap();
+    try_join_all(ServiceKind::ALL.map(|kind| a_second_signal_ends(&fixture, kind)))
+        .await
+        .unwrap();
 }

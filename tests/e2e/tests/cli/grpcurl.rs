@@ -6,23 +6,27 @@ use std::process::Stdio;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::process::Command;
-use watchdog_test_support::sandboxed::SandboxFixture;
-use watchdog_test_support::simulation::Cut;
 use watchdog_test_support::tools;
 use watchdog_test_support::wait::{BOUND, until};
-use watchdog_test_support::watchdog::{SERVER_NAME, Service};
+use watchdog_test_support::watchdog::{SERVER_NAME, Service, Setup};
 
-struct Grpcurl<'a> {
-    fixture: &'a SandboxFixture,
+/// As a caller with a certificate.
+pub(crate) struct Grpcurl<'a> {
+    setup: &'a Setup,
+}
+
+/// A program, and the methods that are called.
+struct Called<'a> {
+    setup: &'a Setup,
     service: &'a Service,
     /// Name of its API.
     api: &'static str,
 }
 
-impl Grpcurl<'_> {
+impl Called<'_> {
     /// Runs it until it has shown `part`, or to its end; gives what it has shown. Verbs and symbols come last.
     async fn run(&self, data: &str, rest: &[&str], part: &str) -> String {
-        let files = self.fixture.setup.client_files();
+        let files = self.setup.client_files();
         let mut child = Command::new(tools::path(tools::GRPCURL).unwrap())
             .arg("-cacert")
             .arg(&files.ca)
@@ -97,52 +101,66 @@ impl Grpcurl<'_> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_method_of_every_program() {
-    let fixture = SandboxFixture::start("grpcurl", &["one"]).await.unwrap();
-    let (lease_probe, coordinator, weeder) =
-        tokio::try_join!(fixture.lease_probe(), fixture.coordinator(), fixture.weeder()).unwrap();
-    let grpcurl = |service, api| Grpcurl {
-        fixture: &fixture,
-        service,
-        api,
-    };
-    let one = r#"{"shoot": "shoot--sandbox--one"}"#;
-    let bad = r#"{"shoots": ["Not A Name"]}"#;
-    grpcurl(&lease_probe, "gardener.watchdog.probe.v1.LeaseProbeService")
-        .shows(&[
-            ("GetVerdict", one, r#""outcome": "OUTCOME_HEALTHY""#),
-            ("ListVerdicts", r#"{"pageSize": 1}"#, r#""totalSize": 1"#),
-            ("GetSeedSummary", "{}", r#""outcome": "OUTCOME_HEALTHY""#),
-            ("ListReplicas", "{}", "REPLICA_STATE_CONNECTED"),
-            ("WatchVerdicts", "{}", r#""shoot": "shoot--sandbox--one""#),
-            // The descriptors of details come from reflection, too.
-            ("WatchVerdicts", bad, r#""field":"shoots[0]""#),
-            ("WatchVerdicts", bad, r#""reason":"INVALID_FIELD""#),
-        ])
-        .await;
-    fixture.shoot("one").unwrap().cut(Cut::All);
-    let hold = r#"{"shoot": "shoot--sandbox--one", "direction": "DIRECTION_HOLD"}"#;
-    grpcurl(&coordinator, "gardener.watchdog.scaling.v1.ScalingService")
-        .shows(&[
-            ("GetScaling", one, "DIRECTION_DOWN"),
-            ("ListScaling", "{}", r#""name": "cluster-autoscaler""#),
-            ("PlanScaling", hold, "Code: InvalidArgument"),
-            ("WatchScaling", "{}", "snapshotComplete"),
-            ("GetSeedSummary", "{}", r#""meltdownProtectionActive": 1"#),
-        ])
-        .await;
-    let all = r#"{"namespace": "shoot--sandbox--one"}"#;
-    let key = r#"{"key": {"namespace": "shoot--sandbox--one", "service": "kube-apiserver"}}"#;
-    grpcurl(&weeder, "gardener.watchdog.weeder.v1.WeederService")
-        .shows(&[
-            ("ListWeeders", all, r#""totalSize": 2"#),
-            ("ListEndpointReadiness", all, r#""totalSize": 2"#),
-            ("WatchEndpointReadiness", all, "READINESS_READY"),
-            ("WatchWeeders", all, r#""service": "kube-apiserver""#),
-            ("GetWeeder", key, r#""service": "kube-apiserver""#),
-            ("GetEndpointReadiness", key, "READINESS_READY"),
-            ("GetSeedSummary", "{}", r#""services": "#),
-        ])
-        .await;
+// === impl Grpcurl ===
+
+/// The shoot that is asked for, and that is lost when the coordinator is asked.
+const ONE: &str = r#"{"shoot": "shoot--real--one"}"#;
+
+impl<'a> Grpcurl<'a> {
+    pub(crate) const fn new(setup: &'a Setup) -> Self {
+        Self { setup }
+    }
+
+    const fn called(&self, service: &'a Service, api: &'static str) -> Called<'a> {
+        Called {
+            setup: self.setup,
+            service,
+            api,
+        }
+    }
+
+    pub(crate) async fn calls_every_method_of_lease_probe(&self, lease_probe: &'a Service) {
+        let bad = r#"{"shoots": ["Not A Name"]}"#;
+        self.called(lease_probe, "gardener.watchdog.probe.v1.LeaseProbeService")
+            .shows(&[
+                ("GetVerdict", ONE, r#""outcome": "OUTCOME_HEALTHY""#),
+                ("ListVerdicts", r#"{"pageSize": 1}"#, r#""totalSize": 2"#),
+                ("GetSeedSummary", "{}", r#""outcome": "OUTCOME_HEALTHY""#),
+                ("ListReplicas", "{}", "REPLICA_STATE_CONNECTED"),
+                ("WatchVerdicts", "{}", r#""shoot": "shoot--real--one""#),
+                // The descriptors of details come from reflection, too.
+                ("WatchVerdicts", bad, r#""field":"shoots[0]""#),
+                ("WatchVerdicts", bad, r#""reason":"INVALID_FIELD""#),
+            ])
+            .await;
+    }
+
+    pub(crate) async fn calls_every_method_of_the_coordinator(&self, coordinator: &'a Service) {
+        let hold = r#"{"shoot": "shoot--real--one", "direction": "DIRECTION_HOLD"}"#;
+        self.called(coordinator, "gardener.watchdog.scaling.v1.ScalingService")
+            .shows(&[
+                ("GetScaling", ONE, "DIRECTION_DOWN"),
+                ("ListScaling", "{}", r#""name": "cluster-autoscaler""#),
+                ("PlanScaling", hold, "Code: InvalidArgument"),
+                ("WatchScaling", "{}", "snapshotComplete"),
+                ("GetSeedSummary", "{}", r#""meltdownProtectionActive": 1"#),
+            ])
+            .await;
+    }
+
+    pub(crate) async fn calls_every_method_of_the_weeder(&self, weeder: &'a Service) {
+        let all = r#"{"namespace": "shoot--real--one"}"#;
+        let key = r#"{"key": {"namespace": "shoot--real--one", "service": "kube-apiserver"}}"#;
+        self.called(weeder, "gardener.watchdog.weeder.v1.WeederService")
+            .shows(&[
+                ("ListWeeders", all, r#""totalSize": 2"#),
+                ("ListEndpointReadiness", all, r#""totalSize": 2"#),
+                ("WatchEndpointReadiness", all, "READINESS_READY"),
+                ("WatchWeeders", all, r#""service": "kube-apiserver""#),
+                ("GetWeeder", key, r#""service": "kube-apiserver""#),
+                ("GetEndpointReadiness", key, "READINESS_READY"),
+                ("GetSeedSummary", "{}", r#""services": "#),
+            ])
+            .await;
+    }
 }

@@ -1,4 +1,5 @@
-//! The programs as their users start them: command line, files, signals, logs and the gRPC API.
+//! The programs as their users start them: command line, files, signals, logs and the gRPC API. What needs a seed has a
+//! real one; the demo has its own in memory.
 
 #![cfg(test)]
 
@@ -6,7 +7,6 @@ mod config_files;
 mod demo;
 mod drain;
 mod grpcurl;
+mod incident;
 mod page;
-mod probe_cost;
-mod standalone;
 mod watchdogctl;

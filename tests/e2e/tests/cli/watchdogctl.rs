@@ -1,4 +1,4 @@
-//! The command line against the incident of the demo: what it shows is compared with what is so. Its errors and exit
+//! watchdogctl: what it shows of an incident is compared with what is so. Its errors and exit
 //! codes are tested in process.
 
 use std::path::PathBuf;
@@ -7,27 +7,25 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
-use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::binaries;
 use watchdog_test_support::certs::TlsFiles;
 use watchdog_test_support::log::LogRecord;
-use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::real::{COUNTS, RealFixture};
 use watchdog_test_support::scratch::Scratch;
-use watchdog_test_support::simulation::{Cut, SimulatedShoot};
 use watchdog_test_support::wait::{BOUND, until};
 use watchdog_test_support::watchdog::Service;
 
-const SHOOT: &str = "shoot--sandbox--one";
-const OTHER: &str = "shoot--sandbox--two";
+const SHOOT: &str = "shoot--real--one";
+const OTHER: &str = "shoot--real--two";
 
 /// How the command line reaches the programs of a test.
-struct Watchdogctl {
+pub(crate) struct Watchdogctl {
     program: PathBuf,
     connection: Vec<String>,
 }
 
 impl Watchdogctl {
-    fn new(services: &[(&str, &Service)], files: &TlsFiles) -> Self {
+    pub(crate) fn new(services: &[(&str, &Service)], files: &TlsFiles) -> Self {
         let addresses = services
             .iter()
             .flat_map(|(option, service)| [(*option).to_owned(), service.grpc.clone()]);
@@ -37,7 +35,7 @@ impl Watchdogctl {
         }
     }
 
-    async fn output(&self, command: &str) -> Output {
+    pub(crate) async fn output(&self, command: &str) -> Output {
         let mut process = tokio::process::Command::new(&self.program);
         process
             .args(&self.connection)
@@ -97,49 +95,13 @@ fn line<'a>(text: &'a str, shoot: &str) -> &'a str {
     found.unwrap_or_else(|| panic!("{shoot} is not in {text}"))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn each_command_shows_what_is_so_through_an_incident() {
-    let fixture = SandboxFixture::start("watchdogctl", &["one", "two"])
-        .await
-        .unwrap();
-    let lease_probe = fixture.lease_probe().await.unwrap();
-    let coordinator = fixture.coordinator().await.unwrap();
-    let weeder = fixture.weeder().await.unwrap();
-    for program in [&coordinator, &weeder] {
-        let leads = program.process.wait_for_text("this process is the leader", BOUND);
-        leads.await.unwrap();
-    }
-    let services = [
-        ("--lease-probe", &lease_probe),
-        ("--scaling-coordinator", &coordinator),
-        ("--weeder", &weeder),
-    ];
-    let watchdogctl = Watchdogctl::new(&services, fixture.setup.client_files());
-    let shoot = fixture.shoot("one").unwrap();
-
-    healthy(&fixture, &watchdogctl, &shoot).await;
-    let unknown = watchdogctl.output("shoot shoot--no--such").await;
-    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
-
-    shoot.cut(Cut::All);
-    fixture
-        .wait_outcome(&lease_probe, SHOOT, Outcome::LeasesExpired)
-        .await
-        .unwrap();
-    fixture.wait_replicas(&shoot, 0, BOUND).await.unwrap();
-    held_down(&fixture, &lease_probe, &watchdogctl).await;
-
-    shoot.api().stop().await.unwrap();
-    held_without_verdict(&watchdogctl).await;
-    shoot.api().resume().await.unwrap();
-
-    shoot.heal();
-    fixture.wait_replicas(&shoot, 1, BOUND).await.unwrap();
+/// Everything is restored, and the incident is on record.
+pub(crate) async fn restored(watchdogctl: &Watchdogctl, coordinator: &Service) {
     let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
     watchdogctl.until_shown("status", &parts).await;
     let parts = ["ended", "LEASES_EXPIRED", "3 down, 3 up", "everything restored"];
-    watchdogctl.until_shown("report sandbox/one", &parts).await;
-    let markdown = watchdogctl.shown("report sandbox/one -o markdown").await;
+    watchdogctl.until_shown("report real/one", &parts).await;
+    let markdown = watchdogctl.shown("report real/one -o markdown").await;
     for part in ["<svg xmlns=", "\n      prevented: ", "\n      0s "] {
         assert!(markdown.contains(part), "{part}: {markdown}");
     }
@@ -148,7 +110,7 @@ async fn each_command_shows_what_is_so_through_an_incident() {
     let scaling = watchdogctl.json("scaling -o json").await;
     assert_eq!(scaling["scalings"][0]["direction"], "DIRECTION_UP");
     assert!(scaling["scalings"][0].get("meltdownProtectionActive").is_none());
-    incident_line_is_the_documented_one(&coordinator).await;
+    incident_line_is_the_documented_one(coordinator).await;
 }
 
 /// The line is the durable record of an incident: log systems query its fields.
@@ -186,13 +148,13 @@ async fn incident_line_is_the_documented_one(coordinator: &Service) {
     }
 }
 
-async fn healthy(fixture: &SandboxFixture, watchdogctl: &Watchdogctl, shoot: &SimulatedShoot) {
+pub(crate) async fn healthy(fixture: &RealFixture, watchdogctl: &Watchdogctl) {
     let parts = ["2 shoots: 2 HEALTHY\n", "Every shoot that is probed is healthy."];
     watchdogctl.until_shown("status", &parts).await;
     let verdicts = watchdogctl.json("verdicts -o json").await;
     assert_eq!(verdicts["verdicts"][0]["shoot"], SHOOT);
     assert_eq!(verdicts["verdicts"][1]["outcome"], "OUTCOME_HEALTHY");
-    let yaml = watchdogctl.shown("verdicts -o yaml sandbox/one").await;
+    let yaml = watchdogctl.shown("verdicts -o yaml real/one").await;
     assert!(yaml.contains("outcome: OUTCOME_HEALTHY"), "{yaml}");
 
     let plan = watchdogctl.shown(&format!("plan {SHOOT} --direction down")).await;
@@ -202,19 +164,19 @@ async fn healthy(fixture: &SandboxFixture, watchdogctl: &Watchdogctl, shoot: &Si
         )),
         "{plan}"
     );
-    for name in [
-        "kube-controller-manager",
-        "machine-controller-manager",
-        "cluster-autoscaler",
-    ] {
+    for (name, count) in COUNTS {
         let line = plan.lines().find(|line| line.contains(name)).unwrap();
-        assert!(line.contains("SCALE") && line.contains("1 -> 0"), "{line}");
+        let scaled = format!("{count} -> 0");
+        assert!(line.contains("SCALE") && line.contains(&scaled), "{line}");
     }
-    assert!(fixture.scale_writes(shoot).is_empty(), "a plan touches nothing");
+    let scaled = fixture.history().unwrap().scaled(SHOOT);
+    assert_eq!(scaled, [""; 0], "a plan touches nothing");
+    let unknown = watchdogctl.output("shoot shoot--no--such").await;
+    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
 
-    let weeders = watchdogctl.shown("weeders --shoot sandbox/one").await;
+    let weeders = watchdogctl.shown("weeders --shoot real/one").await;
     assert!(line(&weeders, SHOOT).contains("kube-apiserver") || weeders.contains("etcd-main-client"));
-    let services = watchdogctl.shown("services --shoot sandbox/one").await;
+    let services = watchdogctl.shown("services --shoot real/one").await;
     let ready = services
         .lines()
         .filter(|line| line.starts_with(SHOOT) && line.contains("  READY"));
@@ -242,7 +204,7 @@ async fn healthy(fixture: &SandboxFixture, watchdogctl: &Watchdogctl, shoot: &Si
     assert!(checked.contains("ends 4096-01-01"), "{checked}");
 }
 
-async fn held_down(fixture: &SandboxFixture, lease_probe: &Service, watchdogctl: &Watchdogctl) {
+pub(crate) async fn held_down(fixture: &RealFixture, lease_probe: &Service, watchdogctl: &Watchdogctl) {
     let parts = [
         "1 LEASES_EXPIRED",
         "1 HEALTHY",
@@ -258,8 +220,8 @@ async fn held_down(fixture: &SandboxFixture, lease_probe: &Service, watchdogctl:
     );
     assert!(!status.contains(OTHER), "a healthy shoot needs no line: {status}");
 
-    let verdict = fixture.verdict(lease_probe, SHOOT).await.unwrap();
-    let why = watchdogctl.shown("shoot sandbox/one").await;
+    let verdict = fixture.setup.verdict(lease_probe, SHOOT).await.unwrap();
+    let why = watchdogctl.shown("shoot real/one").await;
     for part in [
         verdict.message.as_str(),
         "expired 100 % (5/5), threshold 60 %",
@@ -270,8 +232,13 @@ async fn held_down(fixture: &SandboxFixture, lease_probe: &Service, watchdogctl:
         assert!(why.contains(part), "{part:?} is not in {why}");
     }
     let dependants = why.lines().filter(|line| line.starts_with("  Deployment/"));
-    let reached = dependants.filter(|line| line.contains("REACHED  0         0      1         0"));
-    assert_eq!(reached.count(), 3, "{why}");
+    let is_reached = |line: &&str| {
+        let counts = COUNTS.iter().filter(|(name, _)| line.contains(name));
+        counts
+            .map(|(_, count)| format!("REACHED  0         0      {count}         0"))
+            .any(|reached| line.contains(&reached))
+    };
+    assert_eq!(dependants.filter(is_reached).count(), 3, "{why}");
 
     let expired = watchdogctl
         .json("verdicts --outcome leases-expired -o json")
@@ -282,12 +249,14 @@ async fn held_down(fixture: &SandboxFixture, lease_probe: &Service, watchdogctl:
     let state = &scaling["scalings"][0];
     assert_eq!(state["direction"], "DIRECTION_DOWN");
     assert_eq!(state["meltdownProtectionActive"], true);
-    let recorded = state["resources"].as_array().unwrap().iter();
-    assert!(
-        recorded
-            .into_iter()
-            .all(|resource| resource["recordedReplicas"] == 1)
-    );
+    let mut recorded = state["resources"].as_array().unwrap().iter();
+    let is_recorded = |resource: &Value| {
+        let recorded = |(name, count): (&str, i32)| {
+            resource["resource"]["name"] == name && resource["recordedReplicas"] == count
+        };
+        COUNTS.into_iter().any(recorded)
+    };
+    assert!(recorded.all(is_recorded), "{state}");
     let wide = watchdogctl.shown("scaling -o wide").await;
     assert!(line(&wide, SHOOT).contains("scaling-coordinator-0"), "{wide}");
     let down = watchdogctl.shown("scaling --direction down").await;
@@ -353,7 +322,7 @@ async fn two_updates(shell: &str) -> String {
 }
 
 /// The shoot's API server is away while its dependants are held down: nothing restores them until it is back.
-async fn held_without_verdict(watchdogctl: &Watchdogctl) {
+pub(crate) async fn held_without_verdict(watchdogctl: &Watchdogctl) {
     let status = watchdogctl
         .until_shown("status", &["1 API_SERVER_UNREACHABLE", "  hold  "])
         .await;
@@ -361,7 +330,7 @@ async fn held_without_verdict(watchdogctl: &Watchdogctl) {
     for part in ["API_SERVER_UNREACHABLE", "  hold  ", "lease-probe-0 reports"] {
         assert!(row.contains(part), "{part:?} is not in {status}");
     }
-    let why = watchdogctl.shown("shoot sandbox/one").await;
+    let why = watchdogctl.shown("shoot real/one").await;
     for part in ["  hold (VERDICT) since ", "dependants are held down"] {
         assert!(why.contains(part), "{part:?} is not in {why}");
     }

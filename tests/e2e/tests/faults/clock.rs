@@ -1,19 +1,12 @@
 //! The clock of lease-probe's host jumps by a minute, forwards and backwards.
 
-use std::time::Duration;
-
 use watchdog_test_support::tools;
 use watchdog_test_support::wait::BOUND;
 
-use crate::fleet::Fleet;
+use crate::fleet::{EXPIRY, Fleet};
 
-/// Longer than the expiry age.
-const PERIOD: Duration = Duration::from_secs(8);
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_minute_both_ways() {
-    let mut fleet = Fleet::start("clock").await.unwrap();
-    let clock = fleet.fixture.scratch.write("clock", "+0").unwrap();
+pub(crate) async fn play(fleet: &mut Fleet) {
+    let clock = fleet.fixture.scratch().write("clock", "+0").unwrap();
     let set = |offset: &str| std::fs::write(&clock, offset).unwrap();
     fleet.lease_probe.process.stop(BOUND).await.unwrap();
     let command = fleet.lease_probe.command().clone();
@@ -23,17 +16,17 @@ async fn a_minute_both_ways() {
         .env("FAKETIME_NO_CACHE", "1")
         .env("DONT_FAKE_MONOTONIC", "1");
     fleet.lease_probe = fleet.fixture.setup.custom(command).await.unwrap();
-    fleet.until_healthy().await.unwrap();
+    fleet.begin().await.unwrap();
 
     for offset in ["+60", "-60", "+0"] {
         set(offset);
-        fleet.no_false_alarm_for(PERIOD).await.unwrap();
+        fleet.no_false_alarm_for(EXPIRY).await.unwrap();
     }
     // In the middle of a loss, and of a recovery.
-    let shoot = &fleet.shoots()[0];
-    fleet.fixture.cut_off(shoot);
+    let shoot = fleet.shoot();
+    shoot.cut_off().await;
     set("+60");
-    fleet.fixture.wait_replicas(shoot, 0, BOUND).await.unwrap();
+    shoot.wait_down("the loss is acted on").await.unwrap();
     set("-60");
     fleet.check_acts_on_loss().await.unwrap();
 }

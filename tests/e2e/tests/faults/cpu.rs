@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::fleet::{Fleet, STALLED};
+use crate::fleet::{EXPIRY, Fleet, STALLED};
 
 /// The programs run this long in every [`ROUND`].
 const SLICE: Duration = Duration::from_millis(100);
 const ROUND: Duration = Duration::from_secs(2);
 
-/// Lets the programs run and stops them in turns. They run when this is dropped.
+/// Lets the programs run and stops them in turns.
 async fn starve(fleet: &Fleet) -> anyhow::Result<()> {
     loop {
         for service in fleet.services() {
@@ -24,17 +24,15 @@ async fn starve(fleet: &Fleet) -> anyhow::Result<()> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn five_percent_of_a_core() {
-    let fleet = Fleet::start("five-percent").await.unwrap();
+pub(crate) async fn play(fleet: &mut Fleet) {
+    fleet.begin().await.unwrap();
     let looked = async {
         STALLED.until_shown(&fleet.services()).await?;
-        // Several times the expiry age.
-        fleet.no_false_alarm_for(Duration::from_secs(15)).await
+        fleet.no_false_alarm_for(EXPIRY * 3 / 2).await
     };
     tokio::select! {
         looked = looked => looked.unwrap(),
-        failed = starve(&fleet) => failed.unwrap(),
+        failed = starve(fleet) => failed.unwrap(),
     }
     for service in fleet.services() {
         service.process.sigcont().unwrap();

@@ -10,9 +10,7 @@ const LOG: Symptom = Symptom {
     message: None,
 };
 
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_but_the_log_needs_a_disk() {
-    let mut fleet = Fleet::start("full-disk").await.unwrap();
+pub(crate) async fn play(fleet: &mut Fleet) {
     for service in [&mut fleet.lease_probe, &mut fleet.coordinator, &mut fleet.weeder] {
         service.process.stop(BOUND).await.unwrap();
         *service = service.again_on_full_disk().await.unwrap();
@@ -20,5 +18,6 @@ async fn nothing_but_the_log_needs_a_disk() {
         let lost = service.metric("watchdog_log_lines_lost_total").await.unwrap();
         assert!(lost.is_some_and(|lines| lines > 0.0), "{lost:?}");
     }
+    fleet.begin().await.unwrap();
     fleet.check_still_protects().await.unwrap();
 }

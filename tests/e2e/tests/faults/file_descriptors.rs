@@ -1,12 +1,10 @@
 //! No connection can be opened, because no file descriptor is left. Open connections go on.
 
-use std::time::Duration;
-
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
-use crate::fleet::{Fleet, Symptom};
+use crate::fleet::{EXPIRY, Fleet, Symptom};
 
 const OUT_OF_FILE_DESCRIPTORS: Symptom = Symptom {
     name: "file-descriptors",
@@ -30,9 +28,8 @@ async fn end(services: &[&Service], limits: Vec<u64>) -> anyhow::Result<()> {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn lease_probe_blames_itself() {
-    let fleet = Fleet::start("no-files-lease-probe").await.unwrap();
+pub(crate) async fn lease_probe_blames_itself(fleet: &mut Fleet) {
+    fleet.begin().await.unwrap();
     // From then on nobody gets a connection.
     let channel = fleet.channel_to_lease_probe().await.unwrap();
     let starved = [&fleet.lease_probe];
@@ -41,21 +38,19 @@ async fn lease_probe_blames_itself() {
         .check_it_blames_itself(&channel, "Too many open files")
         .await
         .unwrap();
-    // Longer than the expiry age.
-    fleet.no_false_alarm_for(Duration::from_secs(8)).await.unwrap();
+    fleet.no_false_alarm_for(EXPIRY).await.unwrap();
     end(&starved, limits).await.unwrap();
     fleet.check_still_protects().await.unwrap();
     OUT_OF_FILE_DESCRIPTORS.until_gone(&starved).await.unwrap();
 }
 
 /// Nodes are lost, and back, while the coordinator cannot write.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_coordinator_writes_nothing_late() {
-    let fleet = Fleet::start("no-files-coordinator").await.unwrap();
-    let shoot = &fleet.shoots()[0];
+pub(crate) async fn a_coordinator_writes_nothing_late(fleet: &mut Fleet) {
+    fleet.begin().await.unwrap();
+    let shoot = fleet.shoot();
     let starved = [&fleet.coordinator, &fleet.weeder];
     let limits = starve(&starved).await.unwrap();
-    fleet.fixture.sandbox.seed().cut_connections();
+    fleet.to_seed.cut_connections();
     for service in starved {
         let series = "watchdog_retry_loop_failing{loop=\"leader-election\",reason=\"local_limit\"}";
         wait::until_true("the leader election names the cause", BOUND, || async {
@@ -69,21 +64,20 @@ async fn a_coordinator_writes_nothing_late() {
         named.await.unwrap();
     }
     let known = async |outcome| {
-        let known = fleet
-            .fixture
-            .wait_outcome(&fleet.lease_probe, shoot.namespace(), outcome);
+        let setup = &fleet.fixture.setup;
+        let known = setup.wait_outcome(&fleet.lease_probe, &shoot.namespace, outcome);
         known.await.unwrap();
-        assert_eq!(fleet.fixture.writes(shoot), [""; 0]);
+        assert_eq!(fleet.writes(shoot).unwrap(), [""; 0]);
     };
-    fleet.fixture.cut_off(shoot);
+    shoot.cut_off().await;
     known(Outcome::LeasesExpired).await;
-    fleet.fixture.reconnect(shoot);
+    shoot.reconnect();
     known(Outcome::Healthy).await;
     // It lasts, and so does the sign of it.
     OUT_OF_FILE_DESCRIPTORS.until_shown(&starved).await.unwrap();
     end(&starved, limits).await.unwrap();
     OUT_OF_FILE_DESCRIPTORS.until_gone(&starved).await.unwrap();
-    assert_eq!(fleet.fixture.writes(shoot), [""; 0]);
-    fleet.fixture.cut_off(shoot);
+    assert_eq!(fleet.writes(shoot).unwrap(), [""; 0]);
+    shoot.cut_off().await;
     fleet.check_acts_on_loss().await.unwrap();
 }

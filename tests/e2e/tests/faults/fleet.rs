@@ -1,26 +1,44 @@
 //! Healthy shoots and the three programs that protect them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use parking_lot::Mutex;
 use tonic::transport::Channel;
 use watchdog_proto::probe::v1::Outcome;
-use watchdog_test_support::sandboxed::SandboxFixture;
-use watchdog_test_support::simulation::SimulatedShoot;
+use watchdog_test_support::fault_proxy::FaultProxy;
+use watchdog_test_support::log::LogReader;
+use watchdog_test_support::real::{FixtureOptions, REPLICAS, RealFixture, RealShoot};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{self, Service};
 
-/// The shoots. At the end the first one loses its nodes.
-const SHOOTS: [&str; 3] = ["one", "two", "three"];
+/// The shoots. After each fault the first one loses its nodes.
+const SHOOTS: [&str; 2] = ["one", "two"];
 
 /// Outcomes on which the coordinator scales down.
 const LOSSES: [&str; 2] = ["leases_expired", "external_unreachable"];
 
+/// Longer than a Lease is valid of which no renewal is seen any more.
+pub(crate) const EXPIRY: Duration = Duration::from_secs(14);
+
 pub(crate) struct Fleet {
-    pub(crate) fixture: SandboxFixture,
+    pub(crate) fixture: RealFixture,
+    /// Between the programs and the seed.
+    pub(crate) to_seed: FaultProxy,
     pub(crate) lease_probe: Service,
     pub(crate) coordinator: Service,
     pub(crate) weeder: Service,
+    record: Mutex<Record>,
+}
+
+/// The record from the beginning of a fault on.
+#[derive(Default)]
+struct Record {
+    /// What lease-probe has logged.
+    log: Option<LogReader>,
+    /// The number of writes to each shoot before.
+    writes: BTreeMap<String, usize>,
 }
 
 /// The symptom that a program lacks something: a line of /readyz that begins with `name`, the series of
@@ -42,31 +60,49 @@ pub(crate) const STALLED: Symptom = Symptom {
 
 impl Fleet {
     pub(crate) async fn start(name: &str) -> anyhow::Result<Self> {
-        let fixture = SandboxFixture::start(name, &SHOOTS).await?;
-        let (lease_probe, coordinator, weeder) =
-            tokio::try_join!(fixture.lease_probe(), fixture.coordinator(), fixture.weeder())?;
-        let fleet = Self {
+        let fixture = RealFixture::start(FixtureOptions::new(name, &SHOOTS)).await?;
+        let to_seed = fixture.proxy_to_seed().await?;
+        let [lease_probe, coordinator, weeder] =
+            REPLICAS.map(|(kind, name)| fixture.start_behind(&to_seed, kind, name));
+        let (lease_probe, coordinator, weeder) = tokio::try_join!(lease_probe, coordinator, weeder)?;
+        Ok(Self {
             fixture,
+            to_seed,
             lease_probe,
             coordinator,
             weeder,
-        };
-        fleet.until_healthy().await?;
-        Ok(fleet)
+            record: Mutex::default(),
+        })
+    }
+
+    /// Begins a new record once every shoot is healthy. What was before is no false alarm.
+    pub(crate) async fn begin(&self) -> anyhow::Result<()> {
+        self.until_healthy().await?;
+        let mut log = self.lease_probe.process.log_reader()?;
+        log.find(|_| None::<()>)?;
+        let mut writes = BTreeMap::new();
+        for shoot in &self.fixture.shoots {
+            writes.insert(shoot.namespace.clone(), self.all_writes(shoot)?.len());
+        }
+        let log = Some(log);
+        *self.record.lock() = Record { log, writes };
+        Ok(())
     }
 
     pub(crate) const fn services(&self) -> [&Service; 3] {
         [&self.lease_probe, &self.coordinator, &self.weeder]
     }
 
-    pub(crate) fn shoots(&self) -> Vec<SimulatedShoot> {
-        self.fixture.sandbox.shoots()
+    /// The one that loses its nodes.
+    pub(crate) fn shoot(&self) -> &RealShoot {
+        &self.fixture.shoots[0]
     }
 
-    pub(crate) async fn until_healthy(&self) -> anyhow::Result<()> {
-        for shoot in self.shoots() {
-            self.fixture
-                .wait_outcome(&self.lease_probe, shoot.namespace(), Outcome::Healthy)
+    async fn until_healthy(&self) -> anyhow::Result<()> {
+        let setup = &self.fixture.setup;
+        for shoot in &self.fixture.shoots {
+            setup
+                .wait_outcome(&self.lease_probe, &shoot.namespace, Outcome::Healthy)
                 .await?;
         }
         Ok(())
@@ -75,7 +111,7 @@ impl Fleet {
     /// A channel that is connected to lease-probe.
     pub(crate) async fn channel_to_lease_probe(&self) -> anyhow::Result<Channel> {
         let channel = self.fixture.setup.channel(&self.lease_probe)?;
-        watchdog::verdict(channel.clone(), self.shoots()[0].namespace()).await?;
+        watchdog::verdict(channel.clone(), &self.shoot().namespace).await?;
         Ok(channel)
     }
 
@@ -87,13 +123,13 @@ impl Fleet {
         error: &str,
     ) -> anyhow::Result<()> {
         let cause = format!("this replica cannot open a connection: {error}");
-        for shoot in &self.shoots() {
-            shoot.api().cut_connections();
+        for shoot in &self.fixture.shoots {
+            shoot.proxy.cut_connections();
         }
-        for shoot in &self.shoots() {
-            let what = format!("the verdict on {} names the cause", shoot.name());
+        for shoot in &self.fixture.shoots {
+            let what = format!("the verdict on {} names the cause", shoot.namespace);
             wait::until_true(&what, BOUND, || async {
-                let verdict = watchdog::verdict(lease_probe.clone(), shoot.namespace()).await?;
+                let verdict = watchdog::verdict(lease_probe.clone(), &shoot.namespace).await?;
                 let message = &verdict.message;
                 anyhow::ensure!(verdict.outcome() == Outcome::Inconclusive, "{message}");
                 Ok(message.contains(&cause))
@@ -103,18 +139,34 @@ impl Fleet {
         Ok(())
     }
 
-    /// No loss was ever reported on the other shoots than the first `lost`, and nothing was written to them.
-    pub(crate) fn check_no_false_alarm(&self, lost: usize) -> anyhow::Result<()> {
-        for shoot in &self.shoots()[lost..] {
-            let writes = self.fixture.writes(shoot);
-            anyhow::ensure!(writes.is_empty(), "{}: {writes:?}", shoot.namespace());
-            let reported = self.lease_probe.process.log_reader()?.find(|line| {
-                let outcome = line.field("outcome")?;
-                let of_shoot = line.field("shoot")? == shoot.namespace();
-                (of_shoot && LOSSES.contains(&outcome.as_str())).then(|| line.text.to_owned())
-            })?;
-            anyhow::ensure!(reported.is_none(), "{reported:?}");
+    fn all_writes(&self, shoot: &RealShoot) -> anyhow::Result<Vec<String>> {
+        Ok(self.fixture.history()?.writes_into(&shoot.namespace))
+    }
+
+    /// The writes to a shoot on record.
+    pub(crate) fn writes(&self, shoot: &RealShoot) -> anyhow::Result<Vec<String>> {
+        let before = self.record.lock().writes.get(&shoot.namespace).copied();
+        Ok(self.all_writes(shoot)?.split_off(before.unwrap_or_default()))
+    }
+
+    /// No loss was reported on the other shoots than the first `lost`, and nothing was written to them.
+    fn check_no_false_alarm(&self, lost: usize) -> anyhow::Result<()> {
+        let others = &self.fixture.shoots[lost..];
+        for shoot in others {
+            let writes = self.writes(shoot)?;
+            anyhow::ensure!(writes.is_empty(), "{}: {writes:?}", shoot.namespace);
         }
+        let mut record = self.record.lock();
+        let Some(log) = &mut record.log else {
+            anyhow::bail!("no record has begun");
+        };
+        let reported = log.find(|line| {
+            let shoot = line.field("shoot")?;
+            let is_other = others.iter().any(|other| other.namespace == shoot);
+            let is_loss = LOSSES.contains(&line.field("outcome")?.as_str());
+            (is_other && is_loss).then(|| line.text.to_owned())
+        })?;
+        anyhow::ensure!(reported.is_none(), "{reported:?}");
         Ok(())
     }
 
@@ -131,15 +183,15 @@ impl Fleet {
     pub(crate) async fn check_still_protects(&self) -> anyhow::Result<()> {
         self.until_healthy().await?;
         self.check_no_false_alarm(0)?;
-        self.fixture.cut_off(&self.shoots()[0]);
+        self.shoot().cut_off().await;
         self.check_acts_on_loss().await
     }
 
     /// The loss of the first shoot is acted on, and so is its end. Everything that happened is judged.
     pub(crate) async fn check_acts_on_loss(&self) -> anyhow::Result<()> {
-        let shoot = &self.shoots()[0];
-        self.fixture.wait_replicas(shoot, 0, BOUND).await?;
-        self.fixture.reconnect(shoot);
+        let shoot = self.shoot();
+        shoot.wait_down("the loss is acted on").await?;
+        shoot.reconnect();
         self.fixture.check_history().await?;
         self.check_no_false_alarm(1)
     }

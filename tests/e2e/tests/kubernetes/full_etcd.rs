@@ -5,16 +5,17 @@ use std::time::Duration;
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::real::{COUNTS, RealFixture};
 use watchdog_test_support::wait;
 
 use super::drop_in::{DropIn, USERS, config, fixture};
-use super::fixture::{COUNTS, Fixture, SHOOT};
+use crate::SHOOT;
 
 /// For almost four grace periods.
 const FULL: Duration = Duration::from_secs(60);
 
 /// The generations of the dependants, which grow with every change of their specs.
-async fn generations(fixture: &Fixture) -> anyhow::Result<Vec<Option<i64>>> {
+async fn generations(fixture: &RealFixture) -> anyhow::Result<Vec<Option<i64>>> {
     let deployments: Api<Deployment> = Api::namespaced(fixture.seed.client(), SHOOT);
     let mut generations = Vec::new();
     for (name, _) in COUNTS {
@@ -28,11 +29,13 @@ async fn a_full_etcd_of_a_shoot_scales_nothing() {
     let (fixture, config) = fixture("full-etcd", &config()).await;
     let prober = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[0], &config).await;
     prober.wait_ready().await;
-    fixture.hand_over().await.unwrap();
+    let shoot = fixture.shoot("one").unwrap();
+    let etcd = &shoot.plane.as_ref().unwrap().etcd;
+    shoot.hand_over().await.unwrap();
     prober.wait_healthy().await;
     let before = generations(&fixture).await.unwrap();
 
-    fixture.shoot_plane.etcd.fill().await.unwrap();
+    etcd.fill().await.unwrap();
     wait::holds("nothing is scaled while etcd is full", FULL, || async {
         Ok(generations(&fixture).await? == before)
     })
@@ -40,11 +43,11 @@ async fn a_full_etcd_of_a_shoot_scales_nothing() {
     .unwrap();
     assert_eq!(prober.outcome().await.unwrap(), Outcome::Pending);
 
-    fixture.shoot_plane.etcd.make_room().await.unwrap();
+    etcd.make_room().await.unwrap();
     prober.wait_healthy().await;
     assert_eq!(generations(&fixture).await.unwrap(), before);
 
     // It protects as before.
-    fixture.cut_off().await;
-    fixture.wait_down("all dependants are at 0").await.unwrap();
+    shoot.cut_off().await;
+    shoot.wait_down("all dependants are at 0").await.unwrap();
 }

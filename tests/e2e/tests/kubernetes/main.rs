@@ -16,8 +16,10 @@ mod random;
 mod controller_manager;
 mod coordinator;
 mod drop_in;
-mod fixture;
 mod full_etcd;
 mod lease_lists;
 mod scripted_nodes;
 mod weeder;
+
+/// The namespace of the only shoot of a test.
+const SHOOT: &str = "shoot--real--one";

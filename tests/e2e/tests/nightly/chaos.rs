@@ -15,10 +15,10 @@ use watchdog_proto::probe::v1::{Outcome, Verdict};
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::scaling::v1::{Direction, FlowState, GetScalingRequest};
 use watchdog_test_support::resource_usage::ResourceUsage;
-use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
+use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::simulation::SimulatedShoot;
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::{self, Service};
+use watchdog_test_support::watchdog::{self, Service, ServiceKind};
 
 /// Seeds in `make test`.
 const SEEDS: usize = 2;

@@ -1,108 +1,79 @@
-//! A replica dies in the middle of losses, in real time: kube-controller-manager is down before it marks a node.
+//! A replica dies in the middle of losses, in real time: a real kube-controller-manager is down before it marks a node.
 
 use std::time::Duration;
 
-use watchdog_sandbox::{Fault, FaultAction};
-use watchdog_test_support::fixtures::{self, KCM, MCM};
-use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
-use watchdog_test_support::simulation::{Cut, SimTiming, SimulatedShootSpec};
-use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::Service;
+use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::fault_proxy::Behaviour;
+use watchdog_test_support::fixtures::{self, MCM};
+use watchdog_test_support::real::{FixtureOptions, RealFixture, RealShoot};
+use watchdog_test_support::wait::BOUND;
+use watchdog_test_support::watchdog::{Service, ServiceKind};
 
-const SHOOTS: usize = 20;
+/// A verdict comes after three quarters of it, and a successor leads after another 5 s at most.
+const GRACE: Duration = Duration::from_secs(60);
 
-/// The time into the losses at which a replica of lease-probe dies: it has seen the silence begin.
-const INTO_THE_LOSS: Duration = Duration::from_secs(12);
+/// The time into the loss at which a replica of lease-probe dies: it has seen the silence begin.
+const INTO_THE_LOSS: Duration = Duration::from_secs(15);
 
-async fn seed(name: &str) -> anyhow::Result<SandboxFixture> {
-    let specs = (0..SHOOTS).map(|shoot| SimulatedShootSpec::new(&format!("lost-{shoot}"), 3));
-    let (prober, weeder) = (fixtures::prober("", "1s"), fixtures::weeder("1m"));
-    SandboxFixture::start_at(name, SimTiming::default(), specs.collect(), &prober, &weeder).await
+async fn in_time(fixture: &RealFixture, shoot: &RealShoot) {
+    shoot.wait_down("the loss is acted on").await.unwrap();
+    let unknown = shoot.nodes.ever_unknown();
+    assert!(unknown.is_empty(), "{unknown:?} were marked");
+    shoot.reconnect();
+    fixture.check_history().await.unwrap();
 }
 
-/// Waits until kube-controller-manager of every shoot is down, and checks that it has marked no node.
-async fn all_are_in_time(fixture: &SandboxFixture) -> anyhow::Result<()> {
-    for shoot in fixture.sandbox.shoots() {
-        let what = format!("kube-controller-manager of {} is down", shoot.namespace());
-        fixture
-            .timeline
-            .until_dependants(&what, &[shoot.namespace()], BOUND, |dependant| {
-                dependant.name != KCM || dependant.wanted == 0
-            })
-            .await?;
-    }
-    let marked: Vec<_> = fixture
-        .sandbox
-        .shoots()
-        .iter()
-        .filter(|shoot| shoot.marked_unknown() > 0)
-        .map(|shoot| shoot.namespace().to_owned())
-        .collect();
-    anyhow::ensure!(marked.is_empty(), "nodes of {marked:?} were marked");
-    Ok(())
-}
-
-/// A coordinator that leads.
-async fn leading(fixture: &SandboxFixture, name: &str) -> anyhow::Result<Service> {
-    let coordinator = fixture.start_replica(ServiceKind::Coordinator, name).await?;
-    coordinator
+/// Waits until a coordinator leads.
+async fn until_it_leads(coordinator: &Service) {
+    let leads = coordinator
         .process
-        .wait_for_text("this process is the leader", BOUND)
-        .await?;
-    Ok(coordinator)
+        .wait_for_text("this process is the leader", BOUND);
+    leads.await.unwrap();
 }
 
-/// Both witness every shoot: which of them dies makes no difference.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_loss_is_late_when_a_witness_dies() {
-    let fixture = seed("late-witness").await.unwrap();
+async fn no_loss_is_late_when_a_witness_or_the_leader_dies() {
+    let options = FixtureOptions::new("late", &["one"])
+        .judged(GRACE)
+        .prober(&fixtures::prober("initialDelay: 1s", "1s"))
+        .users(&["first", "second", "leader", "successor"]);
+    let fixture = RealFixture::start(options).await.unwrap();
+    let shoot = fixture.shoot("one").unwrap();
+    shoot.hand_over().await.unwrap();
+    // Both witness the shoot: which of them dies makes no difference.
     let witnesses = ["first", "second"].map(|name| fixture.start_replica(ServiceKind::LeaseProbe, name));
     let [first, second] = witnesses;
-    let (victim, _witness) = tokio::try_join!(first, second).unwrap();
-    let _coordinator = leading(&fixture, "coordinator").await.unwrap();
-    fixture
-        .sandbox
-        .shoots()
-        .iter()
-        .for_each(|shoot| shoot.cut(Cut::All));
+    let (victim, witness) = tokio::try_join!(first, second).unwrap();
+    let to_seed = fixture.proxy_to_seed().await.unwrap();
+    let leader = fixture.start_behind(&to_seed, ServiceKind::Coordinator, "leader");
+    let leader = leader.await.unwrap();
+    until_it_leads(&leader).await;
+    let healthy = async || {
+        let healthy = fixture
+            .setup
+            .wait_outcome(&witness, &shoot.namespace, Outcome::Healthy);
+        healthy.await.unwrap();
+    };
+    healthy().await;
+    shoot.cut_off().await;
     tokio::time::sleep(INTO_THE_LOSS).await;
     victim.process.kill_9().await.unwrap();
-    all_are_in_time(&fixture).await.unwrap();
-}
+    in_time(&fixture, shoot).await;
 
-/// Its first write gets no answer: in half of the shoots that is the first of all, in the others the one between the
-/// levels.
-#[tokio::test(flavor = "multi_thread")]
-async fn no_loss_is_late_when_the_leading_coordinator_dies() {
-    let fixture = seed("late-leader").await.unwrap();
-    let _lease_probe = fixture.lease_probe().await.unwrap();
-    let leader = leading(&fixture, "leader").await.unwrap();
-    let _successor = fixture
-        .start_replica(ServiceKind::Coordinator, "successor")
-        .await
-        .unwrap();
-    let api = fixture.sandbox.seed();
-    let shoots = fixture.sandbox.shoots();
-    for (i, shoot) in shoots.iter().enumerate() {
-        let name = if i % 2 == 0 { MCM } else { KCM };
-        let path = format!(
-            "/apis/apps/v1/namespaces/{}/deployments/{name}",
-            shoot.namespace()
-        );
-        let hangs = Fault::always(FaultAction::Hang).verb("patch").path(&path);
-        // Never cleared: a write of the dead leader may still be on its way.
-        api.inject(hangs.user("leader"));
-        shoot.cut(Cut::All);
-    }
-    let stopped_at = |user: &'static str| {
-        let audit = api.audit();
-        audit
-            .iter()
-            .any(|entry| entry.user == user && entry.is_write() && entry.path.contains("/deployments/"))
+    let successor = fixture.start_replica(ServiceKind::Coordinator, "successor");
+    let _successor = successor.await.unwrap();
+    healthy().await;
+    // The pods of the first level stay, so the leader waits when its network is cut and it dies.
+    shoot.workloads.hold(MCM);
+    shoot.cut_off().await;
+    let is_scaled = |timeline: &watchdog_test_support::history::timeline::Timeline| {
+        let found = timeline.dependant(&shoot.namespace, MCM);
+        found.is_some_and(|found| found.wanted == 0)
     };
-    wait::until_true("the leader writes", BOUND, async || Ok(stopped_at("leader")))
-        .await
-        .unwrap();
+    let scaled = fixture.timeline.until("the leader has begun", BOUND, is_scaled);
+    scaled.await.unwrap();
+    to_seed.set(Behaviour::Silent);
     leader.process.kill_9().await.unwrap();
-    all_are_in_time(&fixture).await.unwrap();
+    shoot.workloads.release();
+    in_time(&fixture, shoot).await;
 }

@@ -1,5 +1,5 @@
-//! Several replicas of the programs, on a seed in memory whose shoots have nodes. Several coordinators with verdicts
-//! that the test gives are in the binary `kubernetes`.
+//! Several replicas of the programs as they are deployed, on a real seed. Several coordinators with verdicts that the
+//! test gives are in the binary `kubernetes`.
 
 #![cfg(test)]
 

@@ -5,61 +5,52 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use watchdog_test_support::crash_loop::CrashingControlPlane;
 use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
-use watchdog_test_support::simulation::{SimulatedShoot, SimulatedShootSpec};
-use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::Service;
+use watchdog_test_support::real::{FixtureOptions, RealFixture};
+use watchdog_test_support::watchdog::{Service, ServiceKind};
 
 /// A Pod has 30 s to stop before it is killed; what comes on top is the machine's.
 const STOP_BOUND: Duration = Duration::from_secs(60);
 
 const REPLICAS: usize = 2;
 
-/// The replicas of the three services.
-struct Fleet {
-    lease_probes: Vec<Service>,
-    coordinators: Vec<Service>,
-    weeders: Vec<Service>,
-    generation: usize,
+/// The first replicas, and those of three updates.
+const GENERATIONS: usize = 4;
+
+fn name(kind: ServiceKind, generation: usize, replica: usize) -> String {
+    format!("{kind:?}-{generation}-{replica}").to_lowercase()
 }
 
-async fn start_all(
-    fixture: &SandboxFixture,
-    kind: ServiceKind,
+/// The replicas of the three services.
+struct Fleet {
+    services: Vec<(ServiceKind, Vec<Service>)>,
     generation: usize,
-) -> anyhow::Result<Vec<Service>> {
-    let names: Vec<_> = (0..REPLICAS)
-        .map(|i| format!("{kind:?}-{generation}-{i}").to_lowercase())
-        .collect();
-    try_join_all(names.iter().map(|name| fixture.start_replica(kind, name))).await
 }
 
 // === impl Fleet ===
 
 impl Fleet {
-    async fn start(fixture: &SandboxFixture) -> anyhow::Result<Self> {
-        let (lease_probes, coordinators, weeders) = tokio::try_join!(
-            start_all(fixture, ServiceKind::LeaseProbe, 0),
-            start_all(fixture, ServiceKind::Coordinator, 0),
-            start_all(fixture, ServiceKind::Weeder, 0),
-        )?;
+    async fn start(fixture: &RealFixture) -> anyhow::Result<Self> {
+        let start = async |kind| {
+            let names: Vec<_> = (0..REPLICAS).map(|replica| name(kind, 0, replica)).collect();
+            let services = names.iter().map(|name| fixture.start_replica(kind, name));
+            anyhow::Ok((kind, try_join_all(services).await?))
+        };
         Ok(Self {
-            lease_probes,
-            coordinators,
-            weeders,
+            services: try_join_all(ServiceKind::ALL.map(start)).await?,
             generation: 0,
         })
     }
 
     /// Replaces the replicas, of all services at the same time, replica by replica.
-    async fn update(&mut self, fixture: &SandboxFixture) -> anyhow::Result<()> {
+    async fn update(&mut self, fixture: &RealFixture) -> anyhow::Result<()> {
         self.generation += 1;
         let generation = self.generation;
-        let roll = async |kind: ServiceKind, services: &mut Vec<Service>| {
-            for (i, old) in services.iter_mut().enumerate() {
-                let name = format!("{kind:?}-{generation}-{i}").to_lowercase();
-                let new = fixture.start_replica(kind, &name).await?;
+        let roll = async |(kind, services): &mut (ServiceKind, Vec<Service>)| {
+            for (replica, old) in services.iter_mut().enumerate() {
+                let name = name(*kind, generation, replica);
+                let new = fixture.start_replica(*kind, &name).await?;
                 let old = std::mem::replace(old, new);
                 let status = old.process.stop(STOP_BOUND).await?;
                 anyhow::ensure!(
@@ -70,80 +61,51 @@ impl Fleet {
             }
             anyhow::Ok(())
         };
-        tokio::try_join!(
-            roll(ServiceKind::LeaseProbe, &mut self.lease_probes),
-            roll(ServiceKind::Coordinator, &mut self.coordinators),
-            roll(ServiceKind::Weeder, &mut self.weeders),
-        )?;
+        try_join_all(self.services.iter_mut().map(roll)).await?;
         Ok(())
     }
 }
 
-/// The dependants of these want and have this many replicas.
-async fn until_replicas(
-    fixture: &SandboxFixture,
-    shoots: &[SimulatedShoot],
-    replicas: i32,
-) -> anyhow::Result<()> {
-    try_join_all(
-        shoots
-            .iter()
-            .map(|shoot| fixture.wait_replicas(shoot, replicas, BOUND)),
-    )
-    .await?;
-    Ok(())
-}
-
-/// Loses some shoots while the services are updated, has them back while they are updated again.
+/// Loses a shoot while the services are updated, has it back while they are updated again.
 async fn updated() -> anyhow::Result<()> {
-    let shoots = ["lost-0", "lost-1", "lost-2", "fine-0", "fine-1"];
+    let users = ServiceKind::ALL.into_iter().flat_map(|kind| {
+        (0..GENERATIONS).flat_map(move |generation| (0..REPLICAS).map(move |n| name(kind, generation, n)))
+    });
+    let users: Vec<_> = users.collect();
+    let users: Vec<_> = users.iter().map(String::as_str).collect();
     let head = "probeInterval: 2s\ninitialDelay: 1s\nprobeTimeout: 5s";
-    let prober = fixtures::prober(head, "200ms");
-    let specs = shoots.map(|name| SimulatedShootSpec::new(name, 3)).to_vec();
-    let fixture = SandboxFixture::start_with("rolling", specs, &prober, &fixtures::weeder("1m")).await?;
-    let named = |prefix: &str| -> Vec<SimulatedShoot> {
-        let all = fixture.sandbox.shoots().into_iter();
-        all.filter(|shoot| shoot.name().starts_with(prefix)).collect()
-    };
-    let (lost, fine) = (named("lost"), named("fine"));
+    let options = FixtureOptions::new("rolling", &["lost", "fine"])
+        .users(&users)
+        .prober(&fixtures::prober(head, "200ms"));
+    let fixture = RealFixture::start(options).await?;
+    let (lost, fine) = (fixture.shoot("lost")?, fixture.shoot("fine")?);
     let mut fleet = Fleet::start(&fixture).await?;
+    let crash_loop = CrashingControlPlane::new(&fixture.seed.client(), &lost.namespace).await?;
 
-    lost.iter().for_each(|shoot| fixture.cut_off(shoot));
-    lost.iter().for_each(|shoot| shoot.service_down("kube-apiserver"));
+    lost.cut_off().await;
+    crash_loop.set_ready(false).await?;
+    let crashed = crash_loop.crash().await?;
     fleet.update(&fixture).await?;
-    until_replicas(&fixture, &lost, 0).await?;
+    lost.wait_down("the loss is acted on").await?;
     // Protected all the time, also while nobody new has anything to do.
     fleet.update(&fixture).await?;
-    until_replicas(&fixture, &lost, 0).await?;
+    lost.wait_down("nothing is restored").await?;
+    anyhow::ensure!(
+        crash_loop.uids().await?.contains(&crashed),
+        "weeded before its Service is back"
+    );
 
-    lost.iter().for_each(|shoot| shoot.service_up("kube-apiserver"));
-    lost.iter().for_each(|shoot| fixture.reconnect(shoot));
+    crash_loop.set_ready(true).await?;
+    lost.reconnect();
     fleet.update(&fixture).await?;
     let report = fixture.check_history().await?;
     anyhow::ensure!(report.handovers.released > 0, "{report}");
-    wait::until_true("all pods run", BOUND, || async {
-        let mut pods = lost.iter().flat_map(SimulatedShoot::pods);
-        Ok(pods.all(|pod| pod.ready))
-    })
-    .await?;
+    crash_loop.wait_weeded().await?;
 
-    for shoot in &lost {
-        let down: Vec<_> = fixture.scale_writes(shoot);
-        anyhow::ensure!(
-            down.len() == 6,
-            "{}: three down, three up, no more: {down:?}",
-            shoot.name()
-        );
-        anyhow::ensure!(
-            shoot.machines_replaced() == 0,
-            "machines of {} were replaced",
-            shoot.name()
-        );
-    }
-    for shoot in &fine {
-        let scaled = fixture.scale_writes(shoot);
-        anyhow::ensure!(scaled.is_empty(), "{} was touched: {scaled:?}", shoot.name());
-    }
+    let scaled = fixture.history()?.scaled(&lost.namespace);
+    anyhow::ensure!(scaled.len() == 6, "three down, three up, no more: {scaled:?}");
+    let touched = fixture.history()?.writes_into(&fine.namespace);
+    anyhow::ensure!(touched.is_empty(), "{touched:?}");
     Ok(())
 }
 

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream;
 use parking_lot::Mutex;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Streaming;
@@ -14,10 +16,9 @@ use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClie
 use watchdog_proto::probe::v1::{ListVerdictsRequest, WatchVerdictsRequest, WatchVerdictsResponse};
 use watchdog_proto::stream::v1::Completeness;
 use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::{SandboxFixture, ServiceKind};
-use watchdog_test_support::simulation::SimulatedShootSpec;
+use watchdog_test_support::real::{FixtureOptions, RealFixture, create_cluster};
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::Service;
+use watchdog_test_support::watchdog::{Service, ServiceKind};
 use watchdog_watch_stream::message::Event;
 use watchdog_watch_stream::wire::WatchResponse;
 
@@ -96,7 +97,7 @@ fn subscribe(backends: &Backends) -> (Arc<Mutex<SubscriberState>>, AbortOnDropHa
 }
 
 /// The number of shoots that a replica lists, and whether that is all.
-async fn list(fixture: &SandboxFixture, through: &Service) -> anyhow::Result<(usize, Completeness)> {
+async fn list(fixture: &RealFixture, through: &Service) -> anyhow::Result<(usize, Completeness)> {
     let mut client = LeaseProbeServiceClient::new(fixture.setup.channel(through)?);
     let (mut shoots, mut page_token) = (0, String::new());
     loop {
@@ -115,7 +116,7 @@ async fn list(fixture: &SandboxFixture, through: &Service) -> anyhow::Result<(us
 }
 
 /// The same for one that is whole at once. A busy machine may need more than the 3 s of a TLS handshake.
-async fn assert_lists(fixture: &SandboxFixture, through: &Service, shoots: usize) {
+async fn assert_lists(fixture: &RealFixture, through: &Service, shoots: usize) {
     let answer = wait::until("an answer", BOUND, || async {
         list(fixture, through).await.map(Some)
     });
@@ -123,7 +124,7 @@ async fn assert_lists(fixture: &SandboxFixture, through: &Service, shoots: usize
     assert_eq!(listed, shoots, "through {}", through.process.name());
 }
 
-async fn until_whole(fixture: &SandboxFixture, replicas: &[Service], shoots: usize) {
+async fn until_whole(fixture: &RealFixture, replicas: &[Service], shoots: usize) {
     wait::until("every replica lists the whole seed", BOUND, || async {
         for replica in replicas {
             let (listed, completeness) = list(fixture, replica).await?;
@@ -139,19 +140,27 @@ async fn until_whole(fixture: &SandboxFixture, replicas: &[Service], shoots: usi
     .unwrap();
 }
 
+/// Makes shoots whose kubeconfigs are missing: each has a verdict that says so.
+async fn make(fixture: &RealFixture, shoots: usize) {
+    let seed = fixture.seed.client();
+    let made = stream::iter(0..shoots).map(|number| {
+        let seed = seed.clone();
+        async move { create_cluster(&seed, &format!("shoot--whole--s{number}"), fixtures::shoot("40s")).await }
+    });
+    let made: Vec<_> = made.buffer_unordered(16).collect().await;
+    made.into_iter().collect::<anyhow::Result<()>>().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn is_seen_through_a_rollout_of_every_replica() {
     let shoots = std::env::var(SHOOTS_VARIABLE)
         .ok()
         .and_then(|n| n.parse().ok())
         .unwrap_or(SHOOTS);
-    let specs = (0..shoots)
-        .map(|i| SimulatedShootSpec::new(&format!("s{i}"), 2))
-        .collect();
-    let prober = fixtures::prober("probeInterval: 10s\ninitialDelay: 1s\nprobeTimeout: 20s", "1s");
-    let fixture = SandboxFixture::start_with("whole-seed", specs, &prober, &fixtures::weeder("1m"))
-        .await
-        .unwrap();
+    let names = ["a0", "a1", "b0", "b1"];
+    let options = FixtureOptions::new("whole-seed", &[]).users(&names);
+    let fixture = RealFixture::start(options).await.unwrap();
+    make(&fixture, shoots).await;
     let backends = Backends::default();
     let start = async |name: &str| {
         let replica = fixture

@@ -14,13 +14,18 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::tls::{PemFiles, Tls};
-use watchdog_test_support::binaries;
 use watchdog_test_support::certs::{Authority, TlsFiles};
-use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::real::RealFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service, tls_options};
 
 use crate::subscriber::list;
+
+/// By which the replicas call each other: that of the Service in their namespace.
+const PEER_NAME: &str = "watchdog-lease-probe.access.svc";
+
+/// A replica for each refusal: the first one of its kind is logged at once, the others are summed up in a minute.
+pub(crate) const USERS: [&str; 4] = ["callers", "callers-foreign", "callers-bare", "callers-plain"];
 
 fn tls(files: &TlsFiles, ca: &TlsFiles) -> Tls {
     let paths = PemFiles {
@@ -50,12 +55,9 @@ fn causes(status: &Status) -> String {
     text
 }
 
-async fn lease_probe(fixture: &SandboxFixture, name: &str, files: &TlsFiles, arguments: &[&str]) -> Service {
-    let command = fixture
-        .bare_command(binaries::LEASE_PROBE, name)
-        .unwrap()
-        .args(tls_options(files))
-        .args(arguments.iter().copied());
+async fn lease_probe(fixture: &RealFixture, name: &str, files: &TlsFiles, arguments: &[&str]) -> Service {
+    let command = crate::lease_probe(fixture, "access", name).await;
+    let command = command.args(tls_options(files)).args(arguments.iter().copied());
     let service = fixture.setup.custom(command).await.unwrap();
     service.wait_ready().await.unwrap();
     service
@@ -74,21 +76,17 @@ async fn until_refused(service: &Service, reason: &str) {
     .unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
-    let fixture = SandboxFixture::start("callers", &["one"]).await.unwrap();
-    let ours = Authority::new(&fixture.scratch, "ours").unwrap();
-    let foreign = Authority::new(&fixture.scratch, "foreign").unwrap();
-    let server = ours.issue("server", &[SERVER_NAME]).unwrap();
+pub(crate) async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why(fixture: &RealFixture) {
+    let ours = Authority::new(fixture.scratch(), "ours").unwrap();
+    let foreign = Authority::new(fixture.scratch(), "foreign").unwrap();
+    let server = ours.issue("server", &[SERVER_NAME, PEER_NAME]).unwrap();
     let allowed = [
         "--tls-allowed-client",
         "client.test",
         "--tls-allowed-client",
-        SERVER_NAME,
+        PEER_NAME,
     ];
-    // A replica for each refusal: the first one of its kind is logged at once, the others are summed up in a minute.
-    let replicas = ["callers", "callers-foreign", "callers-bare", "callers-plain"];
-    let starts = replicas.map(|name| lease_probe(&fixture, name, &server, &allowed));
+    let starts = USERS.map(|name| lease_probe(fixture, name, &server, &allowed));
     let [service, of_foreign, of_bare, of_plain] = <[Service; 4]>::try_from(join_all(starts).await)
         .map_err(drop)
         .expect("all start");
@@ -164,11 +162,10 @@ async fn callers_who_are_not_known_are_refused_and_both_sides_are_told_why() {
         "who is known is served all the time"
     );
     let log = std::fs::read_to_string(service.process.log_path()).unwrap();
-    for secret in [
-        "PRIVATE KEY",
-        "BEGIN CERTIFICATE",
-        &fixture.sandbox.seed().token("callers"),
-    ] {
+    let kubeconfig = fixture.seed.kubeconfig_for(USERS[0]).unwrap();
+    let kubeconfig: serde_json::Value = serde_json::from_str(&kubeconfig).unwrap();
+    let token = kubeconfig["users"][0]["user"]["token"].as_str().unwrap();
+    for secret in ["PRIVATE KEY", "BEGIN CERTIFICATE", token] {
         assert!(!log.contains(secret), "the log holds {secret}");
     }
 }

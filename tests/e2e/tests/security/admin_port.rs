@@ -7,13 +7,14 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
-use watchdog_test_support::binaries;
-use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::real::RealFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
 /// See `services/common/runtime/src/admin_server.rs`.
 const MAX_CONNECTIONS: usize = 64;
+
+pub(crate) const USER: &str = "admin-port";
 
 /// The address from which the kubelet comes in this test, and another one.
 const KUBELET: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -38,11 +39,9 @@ async fn flood(source: IpAddr, service: &Service, count: usize, request: &str) -
     open
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn probes_are_answered_whatever_a_scraper_does() {
-    let fixture = SandboxFixture::start("slow-scraper", &["one"]).await.unwrap();
-    let command = fixture.bare_command(binaries::LEASE_PROBE, "lease-probe-0");
-    let command = command.unwrap().arg("--insecure-plaintext");
+pub(crate) async fn probes_are_answered_whatever_a_scraper_does(fixture: &RealFixture) {
+    let command = crate::lease_probe(fixture, "admin-port", USER).await;
+    let command = command.arg("--insecure-plaintext");
     let service = fixture.setup.custom(command).await.unwrap();
     service.wait_ready().await.unwrap();
     let half_a_head = "GET /metrics HTTP/1.1\r\nHost: slow\r\nX-Slow: ";

@@ -4,19 +4,20 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
-use watchdog_test_support::binaries;
-use watchdog_test_support::sandboxed::SandboxFixture;
+use watchdog_test_support::real::{RealFixture, create_namespace};
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::{NAMESPACE, Service};
+use watchdog_test_support::watchdog::Service;
+
+const NAMESPACE: &str = "authority";
+
+pub(crate) const USERS: [&str; 2] = ["first", "second"];
 
 const SECRET: &str = "watchdog-authority";
 const OBSERVER: &str = "watchdog-observer";
 
-async fn start(fixture: &SandboxFixture, name: &str) -> Service {
-    let command = fixture.bare_command(binaries::LEASE_PROBE, name);
-    let command = command
-        .unwrap()
-        .args(["--tls-authority", SECRET, "--tls-observer", OBSERVER]);
+async fn start(fixture: &RealFixture, name: &str) -> Service {
+    let command = crate::lease_probe(fixture, NAMESPACE, name).await;
+    let command = command.args(["--tls-authority", SECRET, "--tls-observer", OBSERVER]);
     fixture.setup.custom(command).await.unwrap()
 }
 
@@ -26,17 +27,17 @@ async fn members(service: &Service) -> Option<f64> {
     service.metric(members).await.unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
-    let fixture = SandboxFixture::start("no-certificate", &["one"]).await.unwrap();
-    let secrets: Api<Secret> = Api::namespaced(fixture.seed.clone(), NAMESPACE);
+pub(crate) async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others(fixture: &RealFixture) {
+    let seed = fixture.seed.client();
+    create_namespace(&seed, NAMESPACE).await.unwrap();
+    let secrets: Api<Secret> = Api::namespaced(seed, NAMESPACE);
     // Empty, as the chart renders them.
     for name in [SECRET, OBSERVER] {
         let empty = serde_json::json!({"metadata": {"name": name}});
         let empty = serde_json::from_value(empty).unwrap();
         secrets.create(&PostParams::default(), &empty).await.unwrap();
     }
-    let first = start(&fixture, "first").await;
+    let first = start(fixture, USERS[0]).await;
     first.wait_ready().await.unwrap();
     let good = secrets.get(SECRET).await.unwrap().data;
     let put = async |data: serde_json::Value| {
@@ -45,7 +46,7 @@ async fn a_replica_without_a_certificate_takes_no_shoot_from_the_others() {
         secrets.patch(SECRET, &params, &patch).await.unwrap();
     };
     put(serde_json::json!({"ca.key": "Y2xhc3NpZmllZA=="})).await;
-    let second = start(&fixture, "second").await;
+    let second = start(fixture, USERS[1]).await;
     wait::until_true("the second one says why it is not ready", BOUND, || async {
         let (_, shown) = second.admin_get("/readyz").await?;
         Ok(shown.contains("certificate: the last try failed: the Secret"))

@@ -7,11 +7,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use watchdog_proto::probe::v1 as pb;
 use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClient;
-use watchdog_test_support::binaries;
 use watchdog_test_support::fault_proxy::{Behaviour, FaultProxy};
-use watchdog_test_support::fixtures;
-use watchdog_test_support::sandboxed::SandboxFixture;
-use watchdog_test_support::simulation::SimulatedShootSpec;
+use watchdog_test_support::real::RealFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::Service;
 
@@ -24,7 +21,6 @@ const MAX_STREAMS_PER_CONNECTION: usize = 128;
 
 /// A lease-probe that tells something about every second, and a subscriber who behaves.
 struct StreamFixture {
-    _world: SandboxFixture,
     service: Service,
     subscriber: Subscriber,
 }
@@ -36,22 +32,18 @@ fn endpoint(address: &str) -> Endpoint {
 // === impl StreamFixture ===
 
 impl StreamFixture {
-    async fn start(name: &str) -> Self {
-        let specs = (0..5)
-            .map(|i| SimulatedShootSpec::new(&format!("s{i}"), 2))
-            .collect();
-        let prober = fixtures::prober("probeInterval: 1s\ninitialDelay: 1s\nprobeTimeout: 5s", "1s");
-        let fixture = SandboxFixture::start_with(name, specs, &prober, &fixtures::weeder("1m"))
-            .await
-            .unwrap();
-        let command = fixture.bare_command(binaries::LEASE_PROBE, name);
+    async fn start(fixture: &RealFixture) -> Self {
+        let shoot = fixture.shoot("one").unwrap();
+        for name in ["two", "three", "four", "five"] {
+            shoot.share(name).await.unwrap();
+        }
+        let command = crate::lease_probe(fixture, "limits", USER).await;
         // In the clear: what is behind TLS must hold without it.
-        let command = command.unwrap().arg("--insecure-plaintext");
+        let command = command.arg("--insecure-plaintext");
         let service = fixture.setup.custom(command).await.unwrap();
         service.wait_ready().await.unwrap();
         let channel = endpoint(&service.grpc).connect_lazy();
         let scene = Self {
-            _world: fixture,
             subscriber: Subscriber::start(channel).await.unwrap(),
             service,
         };
@@ -75,11 +67,17 @@ impl StreamFixture {
     }
 }
 
+pub(crate) const USER: &str = "limits";
+
 const SUBSCRIBERS: &str = "watchdog_stream_subscribers{rpc=\"WatchVerdicts\"}";
 
-#[tokio::test(flavor = "multi_thread")]
-async fn more_streams_and_larger_messages_than_are_allowed() {
-    let scene = StreamFixture::start("limits-streams").await;
+pub(crate) async fn streams_messages_and_readers(fixture: &RealFixture) {
+    let scene = StreamFixture::start(fixture).await;
+    more_streams_and_larger_messages_than_are_allowed(&scene).await;
+    who_has_vanished_is_let_go_and_who_does_not_read_disturbs_nobody(&scene).await;
+}
+
+async fn more_streams_and_larger_messages_than_are_allowed(scene: &StreamFixture) {
     let open = async || {
         let channel = endpoint(&scene.service.grpc).connect_lazy();
         join_all((0..MAX_STREAMS_PER_CONNECTION).map(|_| watch(channel.clone()))).await
@@ -133,9 +131,7 @@ async fn more_streams_and_larger_messages_than_are_allowed() {
     scene.verdicts_flow().await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn who_has_vanished_is_let_go_and_who_does_not_read_disturbs_nobody() {
-    let scene = StreamFixture::start("limits-slow").await;
+async fn who_has_vanished_is_let_go_and_who_does_not_read_disturbs_nobody(scene: &StreamFixture) {
     // No room for more than a message or two on the way: then it depends on the reader.
     let narrow = endpoint(&scene.service.grpc)
         .initial_stream_window_size(1_024)

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures::StreamExt as _;
 use futures::future::join_all;
-use serde_json::json;
+use futures::stream;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -13,15 +14,17 @@ use tokio_rustls::client::TlsStream;
 use watchdog_runtime::grpc_server::MAX_REQUEST_BYTES;
 use watchdog_runtime::tls::{PemFiles, Tls};
 use watchdog_sandbox::hostile::frame;
-use watchdog_sandbox::resource::keys;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::http_exchange::exchange;
+use watchdog_test_support::real::{RealFixture, create_cluster};
 use watchdog_test_support::resource_usage::ProcessUsage;
-use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::watchdog::{SERVER_NAME, Service};
+use watchdog_test_support::watchdog::{self, SERVER_NAME, Service};
 
 use crate::subscriber::list;
+
+/// The user of the drop-in program.
+pub(crate) const DROP_IN: &str = "drop-in-0";
 
 const LIST: &str = "/gardener.watchdog.probe.v1.LeaseProbeService/ListVerdicts";
 
@@ -134,24 +137,25 @@ async fn send_unread_requests(service: &Service, tls: &Tls) -> Option<TlsStream<
     Some(io)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn one_caller_takes_less_than_64_mib() {
-    let fixture = SandboxFixture::start("caller-memory", &["one"]).await.unwrap();
-    for number in 0..SHOOTS {
-        let name = format!("shoot--many--{number:04}");
-        let spec = json!({"cloudProfile": {}, "seed": {}, "shoot": fixtures::shoot("40s")});
-        let cluster = json!({"metadata": {"name": name}, "spec": spec});
-        fixture
-            .sandbox
-            .seed()
-            .create(&keys::CLUSTERS, "", cluster)
-            .unwrap();
-    }
-    let service = fixture.lease_probe().await.unwrap();
-    let channel = fixture.setup.channel(&service).unwrap();
+pub(crate) async fn one_caller_takes_less_than_64_mib(fixture: &RealFixture, service: &Service) {
+    let channel = fixture.setup.channel(service).unwrap();
+    let before = list(channel.clone()).await.unwrap();
+    let made = stream::iter(0..SHOOTS).map(|number| {
+        let seed = fixture.seed.client();
+        async move {
+            create_cluster(
+                &seed,
+                &format!("shoot--many--{number:04}"),
+                fixtures::shoot("40s"),
+            )
+            .await
+        }
+    });
+    let made: Vec<_> = made.buffer_unordered(16).collect().await;
+    made.into_iter().collect::<anyhow::Result<()>>().unwrap();
     wait::until("all shoots have a verdict", BOUND, || async {
         let found = list(channel.clone()).await?;
-        anyhow::ensure!(found == SHOOTS + 1, "{found}");
+        anyhow::ensure!(found == before + SHOOTS, "{found}");
         Ok(Some(()))
     })
     .await
@@ -163,11 +167,11 @@ async fn one_caller_takes_less_than_64_mib() {
         ca: files.ca.clone(),
     })
     .unwrap();
-    let (before, _) = memory(&service);
+    let (before, _) = memory(service);
 
-    let attack = join_all((0..CONNECTIONS).map(|_| send_incomplete_requests(&service, &caller)));
+    let attack = join_all((0..CONNECTIONS).map(|_| send_incomplete_requests(service, &caller)));
     timeout(BOUND, attack).await.expect("the server gives them up");
-    check_peak("incomplete requests", &service, before);
+    check_peak("incomplete requests", service, before);
 
     // The server hangs up on who does not read.
     let unread_total = "watchdog_grpc_connections_refused_total{reason=\"unread\"}";
@@ -177,16 +181,16 @@ async fn one_caller_takes_less_than_64_mib() {
         assert!(Instant::now() < end, "the server does not hang up");
         if Instant::now() >= next_attack {
             // Connections of the attack before may still have been counted when the last ones came.
-            let attack = join_all((0..CONNECTIONS).map(|_| send_unread_requests(&service, &caller))).await;
+            let attack = join_all((0..CONNECTIONS).map(|_| send_unread_requests(service, &caller))).await;
             unread.extend(attack.into_iter().flatten());
             next_attack = Instant::now() + BETWEEN_ATTACKS;
         }
     }
-    check_peak("unread answers", &service, before);
+    check_peak("unread answers", service, before);
     // Its connections have ended, so it may come again.
     drop(unread);
     wait::until("the caller is served again", BOUND, || async {
-        Ok(Some(list(fixture.setup.channel(&service)?).await?))
+        Ok(Some(list(fixture.setup.channel(service)?).await?))
     })
     .await
     .unwrap();
@@ -211,12 +215,14 @@ async fn send_incomplete_bodies(address: &str) {
     sent.expect("the server answers or hangs up");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn bodies_at_the_admin_ports_take_less_than_64_mib() {
-    let fixture = SandboxFixture::start("admin-memory", &["one"]).await.unwrap();
-    let service = fixture.lease_probe().await.unwrap();
-    let command = fixture.drop_in_command("drop-in-0").unwrap();
-    let drop_in = fixture.setup.custom(command).await.unwrap();
+pub(crate) async fn bodies_at_the_admin_ports_take_less_than_64_mib(
+    fixture: &RealFixture,
+    service: &Service,
+) {
+    let kubeconfig = fixture.seed.kubeconfig_for(DROP_IN).unwrap();
+    let (scratch, config) = (fixture.scratch(), fixture.setup.prober_file());
+    let command = watchdog::drop_in_command(scratch, "prober", DROP_IN, &kubeconfig, config);
+    let drop_in = fixture.setup.custom(command.unwrap()).await.unwrap();
     drop_in.wait_ready().await.unwrap();
     let health = drop_in
         .process
@@ -224,7 +230,7 @@ async fn bodies_at_the_admin_ports_take_less_than_64_mib() {
         .await
         .unwrap();
     for (service, address) in [
-        (&service, &service.admin),
+        (service, &service.admin),
         (&drop_in, &drop_in.admin),
         (&drop_in, &health),
     ] {

@@ -3,8 +3,8 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use watchdog_test_support::sandboxed::SandboxFixture;
 use watchdog_test_support::wait::{self, BOUND};
+use watchdog_test_support::watchdog::Service;
 
 /// A TLS `ClientHello` that asks for a server of this name.
 fn client_hello(name: &[u8]) -> Vec<u8> {
@@ -34,10 +34,7 @@ fn client_hello(name: &[u8]) -> Vec<u8> {
 }
 
 /// A stranger chooses what it sends, and how often.
-#[tokio::test(flavor = "multi_thread")]
-async fn the_log_does_not_repeat_what_strangers_send() {
-    let fixture = SandboxFixture::start("strangers-log", &["one"]).await.unwrap();
-    let service = fixture.lease_probe().await.unwrap();
+pub(crate) async fn the_log_does_not_repeat_what_strangers_send(service: &Service) {
     let log = || std::fs::metadata(service.process.log_path()).unwrap().len();
     let before = log();
     // No name of a host.

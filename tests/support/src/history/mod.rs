@@ -176,6 +176,31 @@ impl History {
             .map(|write| write.author.as_str())
     }
 
+    /// Verb and path of each write into the namespace of a shoot, in order.
+    #[must_use]
+    pub fn writes_into(&self, namespace: &str) -> Vec<String> {
+        let part = format!("/namespaces/{namespace}/");
+        let writes = self.writes.iter().filter(|write| write.path.contains(&part));
+        writes
+            .map(|write| format!("{} {}", write.verb, write.path))
+            .collect()
+    }
+
+    /// Names of the Deployments of a shoot that were scaled, in the order of the writes.
+    #[must_use]
+    pub fn scaled(&self, shoot: &str) -> Vec<String> {
+        let prefix = format!("/apis/apps/v1/namespaces/{shoot}/deployments/");
+        let scaled = |write: &Write| {
+            let name = write.path.strip_prefix(&prefix)?;
+            if let Some(name) = name.strip_suffix("/scale") {
+                return Some(name.to_owned());
+            }
+            write.body.pointer("/spec/replicas").map(|_| name.to_owned())
+        };
+        let writes = self.writes.iter().filter(|write| write.applied);
+        writes.filter_map(scaled).collect()
+    }
+
     /// When the writes to the dependants of a shoot came in.
     fn arrivals(&self, shoot: &str) -> impl Iterator<Item = TimelineEntry> {
         let on_shoot = move |write: &&Write| write.applied && shoot_of(&write.path) == Some(shoot);

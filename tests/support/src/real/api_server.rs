@@ -91,7 +91,7 @@ impl ApiServerOptions {
         self
     }
 
-    /// Adds users that may do everything, whose writes to Deployments and Leases are recorded for
+    /// Adds users that may do everything, whose writes are recorded for
     /// [`KubeApiserver::audit`].
     pub fn audited(mut self, users: &[&str]) -> Self {
         self.audited.extend(users.iter().map(|user| (*user).to_owned()));
@@ -250,8 +250,9 @@ fn audit_log(scratch: &Scratch, name: &str) -> PathBuf {
     scratch.join(format!("{name}-audit.log"))
 }
 
-/// Their writes to Deployments and Leases.
+/// Their writes, those to Deployments and Leases with their bodies. Events and reviews are not recorded.
 fn audit_policy(users: &[String]) -> String {
+    let users = users.join(", ");
     format!(
         "apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -259,16 +260,22 @@ omitStages: [RequestReceived]
 rules:
 - level: None
   verbs: [get, list, watch]
+- level: None
+  resources:
+  - resources: [events]
+  - group: events.k8s.io
+  - group: authorization.k8s.io
 - level: Request
-  users: [{}]
+  users: [{users}]
   resources:
   - group: apps
     resources: [deployments, deployments/scale]
   - group: coordination.k8s.io
     resources: [leases]
+- level: Metadata
+  users: [{users}]
 - level: None
-",
-        users.join(", ")
+"
     )
 }
 

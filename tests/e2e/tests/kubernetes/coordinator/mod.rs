@@ -29,7 +29,7 @@ use watchdog_test_support::real::{
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions, deployments, kind};
 
-use crate::fixture::SHOOT;
+use crate::SHOOT;
 
 /// The dependants and their replicas.
 const COUNTS: [(&str, i32); 3] = [(KCM, 2), (MCM, 3), (CA, 1)];
