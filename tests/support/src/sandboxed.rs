@@ -1,4 +1,4 @@
-//! A sandbox seed with the three services beside it, for tests that need many quick turns.
+//! A sandbox seed with the three services beside it: for the demo, and for random incidents over many shoots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,17 +7,15 @@ use crate::simulation::{Cut, Sandbox, SandboxConfig, SimTiming, SimulatedShoot, 
 use kube::Client;
 use kube::config::{Config, Kubeconfig};
 use tokio::runtime::Builder;
-use watchdog_proto::probe::v1 as probe;
 
 use crate::fixtures::{self, CA, KCM, MCM};
 use crate::history::invariants::{Expectation, NodeTimes};
 use crate::history::timeline::{Dependant, Fact, Recorder, Timeline};
 use crate::history::{self, History, HistoryReport};
-use crate::process::Command;
 use crate::scratch::Scratch;
 use crate::separate_runtime::SeparateRuntime;
-use crate::wait::{self, BOUND};
-use crate::watchdog::{self, Service, ServiceKind, Setup};
+use crate::wait::BOUND;
+use crate::watchdog::{Service, ServiceKind, Setup};
 
 /// A sandbox runs faster than a real shoot by this factor: a grace period of 8 s.
 const SPEED: f64 = 5.0;
@@ -48,7 +46,7 @@ pub struct SandboxFixture {
 }
 
 /// Times of the simulation.
-pub fn timing() -> SimTiming {
+fn timing() -> SimTiming {
     SimTiming {
         ready_delay: Duration::from_millis(300),
         stop_delay: Duration::from_millis(200),
@@ -64,26 +62,11 @@ impl SandboxFixture {
             .map(|name| SimulatedShootSpec::new(name, 5))
             .collect();
         let head = "probeInterval: 5s\ninitialDelay: 1s\nprobeTimeout: 3s";
-        Self::start_with(
-            name,
-            specs,
-            &fixtures::prober(head, "500ms"),
-            &fixtures::weeder("1m"),
-        )
-        .await
+        let (prober, weeder) = (fixtures::prober(head, "500ms"), fixtures::weeder("1m"));
+        Self::start_at(name, timing(), specs, &prober, &weeder).await
     }
 
-    /// Starts a seed with these shoots and configuration files.
-    pub async fn start_with(
-        name: &str,
-        shoots: Vec<SimulatedShootSpec>,
-        prober: &str,
-        weeder: &str,
-    ) -> anyhow::Result<Self> {
-        Self::start_at(name, timing(), shoots, prober, weeder).await
-    }
-
-    /// The same with these times of the simulation.
+    /// Starts a seed with these times of the simulation, shoots and configuration files.
     pub async fn start_at(
         name: &str,
         timing: SimTiming,
@@ -122,19 +105,6 @@ impl SandboxFixture {
         Ok(service)
     }
 
-    /// The command line of a service without certificates; it is the user of its name.
-    pub fn bare_command(&self, binary: &str, name: &str) -> anyhow::Result<Command> {
-        let kubeconfig = self.sandbox.seed().kubeconfig(name);
-        self.setup.bare_command(binary, name, &kubeconfig)
-    }
-
-    /// The command line of the drop-in program as a prober; it is the user of its name.
-    pub fn drop_in_command(&self, name: &str) -> anyhow::Result<Command> {
-        let kubeconfig = self.sandbox.seed().kubeconfig(name);
-        let config = self.setup.prober_file();
-        watchdog::drop_in_command(&self.scratch, "prober", name, &kubeconfig, config)
-    }
-
     /// Starts lease-probe and waits until it is ready.
     pub async fn lease_probe(&self) -> anyhow::Result<Service> {
         self.start_replica(ServiceKind::LeaseProbe, "lease-probe-0").await
@@ -154,28 +124,6 @@ impl SandboxFixture {
     /// A shoot by its short name.
     pub fn shoot(&self, name: &str) -> anyhow::Result<SimulatedShoot> {
         self.sandbox.shoot(name)
-    }
-
-    /// The verdict on a shoot.
-    pub async fn verdict(&self, lease_probe: &Service, shoot: &str) -> anyhow::Result<probe::Verdict> {
-        watchdog::verdict(self.setup.channel(lease_probe)?, shoot).await
-    }
-
-    /// Waits for a verdict with this outcome and returns it.
-    pub async fn wait_outcome(
-        &self,
-        lease_probe: &Service,
-        shoot: &str,
-        outcome: probe::Outcome,
-    ) -> anyhow::Result<probe::Verdict> {
-        let what = format!("the verdict on {shoot} is {outcome:?}");
-        wait::until(&what, BOUND, || async {
-            let verdict = self.verdict(lease_probe, shoot).await?;
-            let found = verdict.outcome();
-            anyhow::ensure!(found == outcome, "it is {found:?}: {}", verdict.message);
-            Ok(Some(verdict))
-        })
-        .await
     }
 
     /// Waits until the three dependants want and have this many replicas. With more than 0, meltdown-protection-active

@@ -1,5 +1,5 @@
-//! A shoot whose API server is hostile, beside one that loses its nodes: the loss is reported as if the hostile one were
-//! not there.
+//! A shoot whose API server is hostile, beside one that loses its nodes: the loss is reported as if the hostile one
+//! were not there.
 
 use watchdog_proto::probe::v1::watch_verdicts_response::Event;
 use watchdog_proto::probe::v1::{Outcome, Verdict};

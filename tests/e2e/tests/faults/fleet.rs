@@ -35,7 +35,7 @@ pub(crate) struct Fleet {
 /// The record from the beginning of a fault on.
 #[derive(Default)]
 struct Record {
-    /// What lease-probe has logged.
+    /// The log of lease-probe from then on.
     log: Option<LogReader>,
     /// The number of writes to each shoot before.
     writes: BTreeMap<String, usize>,

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::{Instant, sleep_until};
+use watchdog_test_support::nodes::Kubelet;
 use watchdog_test_support::real::NodeRecorder;
 use watchdog_test_support::wait;
 
@@ -18,6 +19,12 @@ use crate::random::Micros;
 
 /// `--node-monitor-period`.
 const MONITOR_PERIOD: Duration = Duration::from_secs(5);
+
+/// Of all nodes.
+const ZONE: &str = "zone-a";
+
+/// Of a kubelet. A script has its own times; the duration of a Lease follows from it.
+const RENEW_INTERVAL: Duration = Duration::from_secs(10);
 
 /// When all scripts are over, in seconds: the last transition is due at 95 s at the latest.
 pub(super) const END: i64 = 106;
@@ -131,10 +138,9 @@ pub(super) async fn between_two_looks(client: &Client) -> anyhow::Result<Schedul
     const NAME: &str = "metronome";
     let nodes: Api<Node> = Api::all(client.clone());
     let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"});
-    let node = json!({"metadata": {"name": NAME}, "spec": {"taints": [taint]}, "status": status()});
-    nodes
-        .create(&PostParams::default(), &serde_json::from_value(node)?)
-        .await?;
+    let tainted = Patch::Merge(json!({"spec": {"taints": [taint]}}));
+    Kubelet::new(client, NAME, ZONE, RENEW_INTERVAL).report().await?;
+    nodes.patch(NAME, &PatchParams::default(), &tainted).await?;
     wait::until_true("the monitor looks at a node", wait::BOUND, || async {
         let taints = nodes.get(NAME).await?.spec.and_then(|spec| spec.taints);
         Ok(taints.is_none_or(|taints| taints.iter().all(|taint| taint.effect != "NoExecute")))
@@ -152,7 +158,7 @@ pub(super) async fn between_two_looks(client: &Client) -> anyhow::Result<Schedul
 pub(super) struct ScriptedKubelet<'a> {
     script: &'a NodeScript,
     nodes: Api<Node>,
-    leases: Api<Lease>,
+    kubelet: Kubelet,
     recorder: &'a NodeRecorder,
 }
 
@@ -161,7 +167,7 @@ impl<'a> ScriptedKubelet<'a> {
         Self {
             script,
             nodes: Api::all(client.clone()),
-            leases: Api::namespaced(client.clone(), "kube-node-lease"),
+            kubelet: Kubelet::new(client, script.name, ZONE, RENEW_INTERVAL),
             recorder,
         }
     }
@@ -169,10 +175,10 @@ impl<'a> ScriptedKubelet<'a> {
     pub(super) async fn run(&self, schedule: Schedule) -> anyhow::Result<NodeActivity> {
         let script = self.script;
         schedule.wait_for(script.joins).await;
-        let created = create_node(&self.nodes, script).await?;
+        let created = schedule.micros(self.register().await?);
         let registered = script.reports_ready.then(|| schedule.now());
         let mut activity = NodeActivity {
-            created: schedule.micros(created),
+            created,
             deleted: Micros::MAX,
             first_report: registered,
             condition_changes: Vec::new(),
@@ -188,12 +194,15 @@ impl<'a> ScriptedKubelet<'a> {
         for (at, is_renewal) in steps {
             schedule.wait_for(at).await;
             if is_renewal {
-                let write = self.renew(schedule, at).await?;
-                activity.kubelet.writes.push(write);
+                let skew = SignedDuration::from_secs((script.clock)(at));
+                self.kubelet.set_clock_skew(skew);
+                let renew_time = schedule.micros(self.kubelet.renew().await?);
+                let at = schedule.now();
+                activity.kubelet.writes.push(LeaseWrite { at, renew_time });
             }
             // A kubelet reports when it finds that its conditions are not what it reported last.
             if !is_renewal || self.is_unknown() {
-                self.report().await?;
+                self.kubelet.heartbeat().await?;
                 let reported = schedule.now();
                 activity.kubelet.reports.push(reported);
                 if !is_renewal {
@@ -204,35 +213,23 @@ impl<'a> ScriptedKubelet<'a> {
         Ok(activity)
     }
 
-    async fn renew(&self, schedule: Schedule, at: i64) -> anyhow::Result<LeaseWrite> {
-        let renew_time = Timestamp::now() + SignedDuration::from_secs((self.script.clock)(at));
-        let name = self.script.name;
-        let spec = json!({
-            "holderIdentity": name,
-            "leaseDurationSeconds": 40,
-            // RFC 3339 with exactly six digits, which the type demands.
-            "renewTime": format!("{renew_time:.6}"),
-        });
-        if self.script.renewals.first() == Some(&at) {
-            let lease = serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec}))?;
-            self.leases.create(&PostParams::default(), &lease).await?;
+    /// Creates the node, and returns the time of its creation, in whole seconds, from which the start-up grace period
+    /// counts.
+    async fn register(&self) -> anyhow::Result<Timestamp> {
+        if self.script.reports_ready {
+            self.kubelet.report().await?;
         } else {
-            let patch = Patch::Merge(json!({"spec": spec}));
-            self.leases.patch(name, &PatchParams::default(), &patch).await?;
+            let silent = serde_json::from_value(json!({"metadata": {"name": self.script.name}}))?;
+            self.nodes.create(&PostParams::default(), &silent).await?;
         }
-        Ok(LeaseWrite {
-            at: schedule.now(),
-            renew_time: schedule.micros(renew_time),
-        })
-    }
-
-    async fn report(&self) -> anyhow::Result<()> {
-        // Strategic, as kubelets do it: conditions merge by type.
-        let patch = Patch::Strategic(json!({"status": status()}));
-        self.nodes
-            .patch_status(self.script.name, &PatchParams::default(), &patch)
-            .await?;
-        Ok(())
+        let created = self
+            .nodes
+            .get(self.script.name)
+            .await?
+            .metadata
+            .creation_timestamp;
+        let created = created.context("a Node without a creationTimestamp")?;
+        Ok(created.0)
     }
 
     fn is_unknown(&self) -> bool {
@@ -240,28 +237,4 @@ impl<'a> ScriptedKubelet<'a> {
         let last = changes.iter().rfind(|change| change.node == self.script.name);
         last.is_some_and(|change| change.ready == "Unknown")
     }
-}
-
-/// With its conditions, as kubelets do it; the time of its creation, in whole seconds, from which the start-up grace
-/// period counts.
-async fn create_node(nodes: &Api<Node>, script: &NodeScript) -> anyhow::Result<Timestamp> {
-    let status = match script.reports_ready {
-        true => status(),
-        false => json!({}),
-    };
-    let node = serde_json::from_value(json!({"metadata": {"name": script.name}, "status": status}))?;
-    let created = nodes.create(&PostParams::default(), &node).await?;
-    let at = created.metadata.creation_timestamp.map(|time| time.0);
-    at.ok_or_else(|| anyhow::anyhow!("a Node without a creationTimestamp"))
-}
-
-fn status() -> Value {
-    let now = Timestamp::now();
-    json!({"conditions": [{
-        "type": "Ready",
-        "status": "True",
-        "reason": "KubeletReady",
-        "lastHeartbeatTime": format!("{now:.0}"),
-        "lastTransitionTime": format!("{now:.0}"),
-    }]})
 }

@@ -1,4 +1,5 @@
-//! One simulated kubelet: it registers its Node, renews its Lease, and posts its conditions when it is not Ready.
+//! One simulated kubelet: it registers its Node, renews its Lease, and posts its conditions when it is not Ready. It
+//! runs by itself, or does what a script asks for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -37,7 +38,7 @@ const PROBLEMS: [&str; 4] = [
 ];
 
 #[derive(Debug)]
-pub(super) struct Kubelet {
+pub struct Kubelet {
     pub(super) name: String,
     pub(super) zone: String,
     nodes: Api<Node>,
@@ -54,7 +55,8 @@ pub(super) struct Kubelet {
 // === impl Kubelet ===
 
 impl Kubelet {
-    pub(super) fn new(client: &Client, name: &str, zone: &str, interval: Duration) -> Self {
+    /// It renews every `interval`; its Lease lasts four times as long.
+    pub fn new(client: &Client, name: &str, zone: &str, interval: Duration) -> Self {
         Self {
             name: name.to_owned(),
             zone: zone.to_owned(),
@@ -71,7 +73,7 @@ impl Kubelet {
     pub(super) async fn register(&self) -> anyhow::Result<()> {
         timeout(BOUND, async {
             self.report().await?;
-            self.renew().await
+            self.renew().await.map(drop)
         })
         .await??;
         Ok(())
@@ -101,7 +103,8 @@ impl Kubelet {
         drop(self.turn.lock().await);
     }
 
-    pub(super) fn set_clock_skew(&self, skew: SignedDuration) {
+    /// Sets its clock ahead of everyone else's (negative: behind).
+    pub fn set_clock_skew(&self, skew: SignedDuration) {
         *self.skew.lock() = skew;
     }
 
@@ -116,10 +119,11 @@ impl Kubelet {
             timeout(self.interval, self.renew()),
             timeout(self.interval, self.report())
         );
-        matches!(renewed, Ok(Ok(())))
+        matches!(renewed, Ok(Ok(_)))
     }
 
-    async fn renew(&self) -> kube::Result<()> {
+    /// Renews its Lease, or creates it, and returns the `renewTime`.
+    pub async fn renew(&self) -> kube::Result<Timestamp> {
         let now = self.now();
         let patch = Patch::Merge(json!({"spec": {"renewTime": MicroTime(now)}}));
         match self
@@ -128,7 +132,7 @@ impl Kubelet {
             .await
         {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            renewed => return renewed.map(drop),
+            renewed => return renewed.map(|_| now),
         }
         let lease = decode(json!({
             "metadata": {"name": self.name},
@@ -138,10 +142,12 @@ impl Kubelet {
                 "renewTime": MicroTime(now),
             },
         }))?;
-        self.leases.create(&PostParams::default(), &lease).await.map(drop)
+        let created = self.leases.create(&PostParams::default(), &lease).await;
+        created.map(|_| now)
     }
 
-    async fn report(&self) -> kube::Result<()> {
+    /// Posts its conditions unless it is known to be Ready. Creates its Node if there is none.
+    pub async fn report(&self) -> kube::Result<()> {
         let Some(node) = self.nodes.get_opt(&self.name).await? else {
             let node = decode(json!({
                 "metadata": {"name": self.name, "labels": {
@@ -156,6 +162,21 @@ impl Kubelet {
         if readiness(&node) == "True" {
             return Ok(());
         }
+        self.post(node).await
+    }
+
+    /// Posts its conditions although nothing has changed.
+    pub async fn heartbeat(&self) -> kube::Result<()> {
+        loop {
+            match self.post(self.nodes.get(&self.name).await?).await {
+                // Somebody else has written meanwhile.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                posted => return posted,
+            }
+        }
+    }
+
+    async fn post(&self, node: Node) -> kube::Result<()> {
         let version = node.resource_version();
         let mut conditions = self.conditions();
         let found = node.status.unwrap_or_default().conditions.unwrap_or_default();

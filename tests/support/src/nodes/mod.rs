@@ -6,5 +6,5 @@ mod kubelet;
 mod machines;
 
 pub use fleet::{Cut, RunningKubelets};
-pub use kubelet::LEASE_NAMESPACE;
+pub use kubelet::{Kubelet, LEASE_NAMESPACE};
 pub use machines::{MachineTimes, Machines};
