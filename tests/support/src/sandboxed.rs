@@ -8,17 +8,15 @@ use kube::Client;
 use kube::config::{Config, Kubeconfig};
 use tokio::runtime::Builder;
 
-use crate::fixtures::{self, CA, KCM, MCM};
+use crate::fixtures::{CA, KCM, MCM};
 use crate::history::invariants::{Expectation, NodeTimes};
 use crate::history::timeline::{Dependant, Fact, Recorder, Timeline};
 use crate::history::{self, History, HistoryReport};
+use crate::real::REPLICAS;
 use crate::scratch::Scratch;
 use crate::separate_runtime::SeparateRuntime;
 use crate::wait::BOUND;
 use crate::watchdog::{Service, ServiceKind, Setup};
-
-/// A sandbox runs faster than a real shoot by this factor: a grace period of 8 s.
-const SPEED: f64 = 5.0;
 
 /// Of a sandbox.
 const THREADS: usize = 2;
@@ -32,8 +30,6 @@ pub struct SandboxFixture {
     pub sandbox: Arc<Sandbox>,
     /// Starts services.
     pub setup: Setup,
-    /// An administrator's client for the seed.
-    pub seed: Client,
     /// The test's folder.
     pub scratch: Arc<Scratch>,
     /// The record of the seed.
@@ -45,29 +41,9 @@ pub struct SandboxFixture {
     _runtime: SeparateRuntime,
 }
 
-/// Times of the simulation.
-fn timing() -> SimTiming {
-    SimTiming {
-        ready_delay: Duration::from_millis(300),
-        stop_delay: Duration::from_millis(200),
-        ..SimTiming::scaled(SPEED)
-    }
-}
-
 impl SandboxFixture {
-    /// Starts a seed with shoots of five nodes.
-    pub async fn start(name: &str, shoots: &[&str]) -> anyhow::Result<Self> {
-        let specs: Vec<_> = shoots
-            .iter()
-            .map(|name| SimulatedShootSpec::new(name, 5))
-            .collect();
-        let head = "probeInterval: 5s\ninitialDelay: 1s\nprobeTimeout: 3s";
-        let (prober, weeder) = (fixtures::prober(head, "500ms"), fixtures::weeder("1m"));
-        Self::start_at(name, timing(), specs, &prober, &weeder).await
-    }
-
     /// Starts a seed with these times of the simulation, shoots and configuration files.
-    pub async fn start_at(
+    pub async fn start(
         name: &str,
         timing: SimTiming,
         shoots: Vec<SimulatedShootSpec>,
@@ -88,7 +64,6 @@ impl SandboxFixture {
         Ok(Self {
             setup: Setup::new(&scratch, prober, weeder)?,
             sandbox: Arc::new(sandbox),
-            seed,
             scratch,
             timeline,
             timing,
@@ -97,28 +72,17 @@ impl SandboxFixture {
         })
     }
 
-    /// Starts a replica of a service under this name, which is also its user on the seed, and waits until it is ready.
-    pub async fn start_replica(&self, kind: ServiceKind, name: &str) -> anyhow::Result<Service> {
-        let kubeconfig = self.sandbox.seed().kubeconfig(name);
-        let service = self.setup.service(kind.binary(), name, &kubeconfig).await?;
-        service.wait_ready().await?;
-        Ok(service)
-    }
-
-    /// Starts lease-probe and waits until it is ready.
-    pub async fn lease_probe(&self) -> anyhow::Result<Service> {
-        self.start_replica(ServiceKind::LeaseProbe, "lease-probe-0").await
-    }
-
-    /// Starts scaling-coordinator and waits until it is ready.
-    pub async fn coordinator(&self) -> anyhow::Result<Service> {
-        self.start_replica(ServiceKind::Coordinator, "scaling-coordinator-0")
-            .await
-    }
-
-    /// Starts weeder and waits until it is ready.
-    pub async fn weeder(&self) -> anyhow::Result<Service> {
-        self.start_replica(ServiceKind::Weeder, "weeder-0").await
+    /// Starts one of each program, see [`REPLICAS`], and waits until they are ready.
+    pub async fn start_all(&self) -> anyhow::Result<[Service; 3]> {
+        let start = async |(kind, name): (ServiceKind, &'static str)| {
+            let kubeconfig = self.sandbox.seed().kubeconfig(name);
+            let service = self.setup.service(kind.binary(), name, &kubeconfig).await?;
+            service.wait_ready().await?;
+            anyhow::Ok(service)
+        };
+        let [lease_probe, coordinator, weeder] = REPLICAS.map(start);
+        let (lease_probe, coordinator, weeder) = tokio::try_join!(lease_probe, coordinator, weeder)?;
+        Ok([lease_probe, coordinator, weeder])
     }
 
     /// A shoot by its short name.
@@ -175,12 +139,8 @@ impl SandboxFixture {
         }
     }
 
-    /// Waits until everything is restored, and judges all shoots by what happened until then.
-    pub async fn check_history(&self) -> anyhow::Result<HistoryReport> {
-        self.check(&self.expectation(), || self.history()).await
-    }
-
-    /// The same by another expectation, and by the writes that the test has taken from the audit log.
+    /// Waits until everything is restored, and judges all shoots by what happened until then: by an expectation, and by
+    /// the writes that the test has taken from the audit log.
     pub async fn check(
         &self,
         expected: &Expectation,
@@ -202,23 +162,6 @@ impl SandboxFixture {
 
     fn history(&self) -> History {
         History::new(history::from_sandbox(&self.sandbox.seed().audit()))
-    }
-
-    /// Paths of all writes into a shoot's namespace by the services, Kubernetes Events not counted.
-    pub fn writes(&self, shoot: &SimulatedShoot) -> Vec<String> {
-        let namespace = format!("/namespaces/{}/", shoot.namespace());
-        let audit = self.sandbox.seed().audit();
-        let ours = |entry: &&watchdog_sandbox::AuditEntry| {
-            entry.is_write()
-                && entry.user != ADMINISTRATOR
-                && entry.path.contains(&namespace)
-                && !entry.path.contains("/events")
-        };
-        audit
-            .iter()
-            .filter(ours)
-            .map(|entry| format!("{} {}", entry.verb, entry.path))
-            .collect()
     }
 }
 

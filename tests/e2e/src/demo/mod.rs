@@ -65,7 +65,7 @@ pub async fn run(keep: bool) -> anyhow::Result<bool> {
     // The configuration that Gardener deploys, except the times.
     let prober = fixtures::prober("probeInterval: 6s\ninitialDelay: 1s", "2s");
     let weeder = fixtures::weeder("30s");
-    let fixture = SandboxFixture::start_at("demo", timing(), specs(&SHOOTS), &prober, &weeder).await?;
+    let fixture = SandboxFixture::start("demo", timing(), specs(&SHOOTS), &prober, &weeder).await?;
     // The same incident on a seed without the watchdog.
     let unprotected = Sandbox::start(SandboxConfig {
         timing: timing(),
@@ -76,8 +76,7 @@ pub async fn run(keep: bool) -> anyhow::Result<bool> {
         "a seed with {} shoots of {NODES} nodes runs in this process",
         SHOOTS.len()
     ));
-    let (lease_probe, coordinator, weeder) =
-        tokio::try_join!(fixture.lease_probe(), fixture.coordinator(), fixture.weeder())?;
+    let [lease_probe, coordinator, weeder] = fixture.start_all().await?;
     let watchdog = Watchdog {
         lease_probe,
         coordinator,

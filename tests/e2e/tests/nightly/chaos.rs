@@ -1,5 +1,5 @@
 //! Programs that are killed at random times while shoots are lost and come back at random times, and the pods of
-//! another one crash. A seed number stands for a schedule and replays it.
+//! another one crash, on real API servers. A seed number stands for a schedule and replays it.
 //!
 //! `CHAOS_SEEDS=10` plays 10 seeds, new ones each time; `CHAOS_SEED=7` plays one again.
 
@@ -8,15 +8,19 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::ListParams;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::time::{Instant, sleep_until};
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 use watchdog_proto::scaling::v1::scaling_service_client::ScalingServiceClient;
 use watchdog_proto::scaling::v1::{Direction, FlowState, GetScalingRequest};
+use watchdog_test_support::crash_loop::{CrashingControlPlane, next_second};
+use watchdog_test_support::nodes::LEASE_NAMESPACE;
+use watchdog_test_support::real::{FixtureOptions, RealFixture, RealShoot};
 use watchdog_test_support::resource_usage::ResourceUsage;
-use watchdog_test_support::sandboxed::SandboxFixture;
-use watchdog_test_support::simulation::SimulatedShoot;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{self, Service, ServiceKind};
 
@@ -27,10 +31,10 @@ const SEEDS: usize = 2;
 const STORM: Duration = Duration::from_secs(60);
 
 /// The shoots that are lost and come back.
-const LOST: [&str; 4] = ["lost-0", "lost-1", "lost-2", "lost-3"];
+const LOST: [&str; 2] = ["lost-0", "lost-1"];
 
-/// The shoot whose pods crash.
-const CRASHING: &str = "crashing";
+/// The namespace whose pods crash.
+const CRASHING: &str = "shoot--real--crashing";
 
 /// Two of each but the weeder: a watchdog as it is deployed. Lease-probes first, then coordinators.
 const REPLICAS: [(ServiceKind, &str); 5] = [
@@ -69,8 +73,8 @@ fn schedule(seed: u64) -> Vec<(Duration, ChaosEvent)> {
         // Losses that last, and programs that live long enough to act upon them.
         let event = match random.random_range(0..10) {
             0..=3 => ChaosEvent::Cut(random.random_range(0..LOST.len())),
-            4 | 5 => ChaosEvent::Reconnect(random.random_range(0..LOST.len())),
-            6 => ChaosEvent::Turn,
+            4 => ChaosEvent::Reconnect(random.random_range(0..LOST.len())),
+            5 | 6 => ChaosEvent::Turn,
             7 => ChaosEvent::Kill(random.random_range(0..REPLICAS.len())),
             _ => ChaosEvent::Start(random.random_range(0..REPLICAS.len())),
         };
@@ -79,10 +83,9 @@ fn schedule(seed: u64) -> Vec<(Duration, ChaosEvent)> {
 }
 
 struct Chaos {
-    fixture: SandboxFixture,
     services: Vec<Service>,
-    lost: Vec<SimulatedShoot>,
-    crashing: SimulatedShoot,
+    crashing: CrashingControlPlane,
+    fixture: RealFixture,
 }
 
 // === impl Chaos ===
@@ -90,20 +93,21 @@ struct Chaos {
 impl Chaos {
     /// All is healthy.
     async fn start() -> anyhow::Result<Self> {
-        let names = [&LOST[..], &[CRASHING]].concat();
-        let fixture = SandboxFixture::start("chaos", &names).await?;
+        let users = REPLICAS.map(|(_, name)| name);
+        let options = FixtureOptions::new("chaos", &LOST).users(&users);
+        let fixture = RealFixture::start(options).await?;
+        let crashing = CrashingControlPlane::new(&fixture.seed.client(), CRASHING).await?;
+        crashing.set_ready(true).await?;
         let mut services = Vec::new();
         for (kind, name) in REPLICAS {
             services.push(fixture.start_replica(kind, name).await?);
         }
-        let lost = LOST.iter().map(|name| fixture.shoot(name));
         let chaos = Self {
-            lost: lost.collect::<Result<_, _>>()?,
-            crashing: fixture.shoot(CRASHING)?,
-            fixture,
             services,
+            crashing,
+            fixture,
         };
-        for shoot in &chaos.lost {
+        for shoot in &chaos.fixture.shoots {
             chaos.wait_recovered(shoot).await?;
         }
         Ok(chaos)
@@ -115,11 +119,11 @@ impl Chaos {
         for (at, event) in schedule(seed) {
             sleep_until(begin + at).await;
             match event {
-                ChaosEvent::Cut(shoot) => self.fixture.cut_off(&self.lost[shoot]),
-                ChaosEvent::Reconnect(shoot) => self.fixture.reconnect(&self.lost[shoot]),
+                ChaosEvent::Cut(shoot) => self.fixture.shoots[shoot].cut_off().await,
+                ChaosEvent::Reconnect(shoot) => self.fixture.shoots[shoot].reconnect(),
                 ChaosEvent::Turn => {
                     is_down = !is_down;
-                    self.turn(is_down);
+                    self.turn(is_down).await?;
                 }
                 ChaosEvent::Kill(replica) => drop(self.services[replica].process.kill_9().await?),
                 ChaosEvent::Start(replica) => self.start_again(replica).await?,
@@ -128,16 +132,20 @@ impl Chaos {
         for replica in 0..self.services.len() {
             self.start_again(replica).await?;
         }
-        self.turn(false);
-        self.lost.iter().for_each(|shoot| self.fixture.reconnect(shoot));
+        // A recovery that every pod is older than.
+        self.crashing.set_ready(false).await?;
+        next_second().await?;
+        self.turn(false).await?;
+        self.fixture.shoots.iter().for_each(RealShoot::reconnect);
         Ok(())
     }
 
-    fn turn(&self, is_down: bool) {
-        match is_down {
-            true => self.crashing.service_down("kube-apiserver"),
-            false => self.crashing.service_up("kube-apiserver"),
+    async fn turn(&self, is_down: bool) -> anyhow::Result<()> {
+        self.crashing.set_ready(!is_down).await?;
+        if is_down {
+            self.crashing.crash().await?;
         }
+        Ok(())
     }
 
     async fn start_again(&mut self, replica: usize) -> anyhow::Result<()> {
@@ -150,11 +158,15 @@ impl Chaos {
 
     /// Waits until every kubelet has renewed its lease after this call and lease-probe has found the shoot healthy
     /// after that. Until then a loss that began before the nodes were reconnected may still lead to a scale-down.
-    async fn wait_recovered(&self, shoot: &SimulatedShoot) -> anyhow::Result<()> {
-        let renewals = || shoot.nodes().into_iter().map(|node| node.renew_time);
-        let before: Vec<_> = renewals().collect();
+    async fn wait_recovered(&self, shoot: &RealShoot) -> anyhow::Result<()> {
+        let leases: Api<Lease> = Api::namespaced(shoot.server.client(), LEASE_NAMESPACE);
+        let renewals = async || {
+            let leases = leases.list(&ListParams::default()).await?.into_iter();
+            anyhow::Ok(leases.map(|lease| lease.spec.and_then(|spec| spec.renew_time)))
+        };
+        let before: Vec<_> = renewals().await?.collect();
         wait::until_true("every lease is renewed", BOUND, || async {
-            Ok(renewals().zip(&before).all(|(now, before)| now != *before))
+            Ok(renewals().await?.zip(&before).all(|(now, before)| now != *before))
         })
         .await?;
         let renewed = Timestamp::now();
@@ -165,7 +177,7 @@ impl Chaos {
         };
         wait::until_true("it is healthy by the renewed leases", BOUND, || async {
             let channel = self.fixture.setup.channel(&self.services[0])?;
-            let verdict = watchdog::verdict(channel, shoot.namespace()).await?;
+            let verdict = watchdog::verdict(channel, &shoot.namespace).await?;
             Ok(verdict.outcome() == Outcome::Healthy && observed(&verdict).is_some_and(|at| at > renewed))
         })
         .await
@@ -173,12 +185,12 @@ impl Chaos {
 
     /// Waits until the coordinators want the dependants of a shoot up and have nothing left to do. What looks restored
     /// may be a loss that the coordinator does not know of yet.
-    async fn wait_settled(&self, shoot: &SimulatedShoot) -> anyhow::Result<()> {
-        let what = format!("{} is settled", shoot.namespace());
+    async fn wait_settled(&self, shoot: &RealShoot) -> anyhow::Result<()> {
+        let what = format!("{} is settled", shoot.namespace);
         wait::until(&what, BOUND, || async {
             for coordinator in &self.services[2..4] {
                 let mut client = ScalingServiceClient::new(self.fixture.setup.channel(coordinator)?);
-                let shoot = shoot.namespace().to_owned();
+                let shoot = shoot.namespace.clone();
                 let answer = client.get_scaling(GetScalingRequest { shoot }).await?;
                 let scaling = answer.into_inner().scaling.context("no scaling in the answer")?;
                 let state = (scaling.direction(), scaling.state());
@@ -190,27 +202,18 @@ impl Chaos {
         .await
     }
 
-    /// Only pods of the shoot whose pods crash were deleted, and nobody did anything else to it.
+    /// Only pods that crash were deleted, and nobody did anything else to their namespace.
     async fn check_deletions(&self) -> anyhow::Result<()> {
-        wait::until_true("all pods run", BOUND, || async {
-            Ok(self.crashing.pods().iter().all(|pod| pod.ready))
-        })
-        .await?;
+        self.crashing.wait_weeded().await?;
+        let history = self.fixture.history()?;
         let is_deletion = |write: &String| write.starts_with("delete ") && write.contains("/pods/");
-        let (deletions, others): (Vec<_>, Vec<_>) = self
-            .fixture
-            .writes(&self.crashing)
-            .into_iter()
-            .partition(is_deletion);
+        let (deletions, others): (Vec<_>, Vec<_>) =
+            history.writes_into(CRASHING).into_iter().partition(is_deletion);
         ensure!(others.is_empty(), "{others:?}");
-        for shoot in &self.lost {
-            let wrong: Vec<_> = self
-                .fixture
-                .writes(shoot)
-                .into_iter()
-                .filter(is_deletion)
-                .collect();
-            ensure!(wrong.is_empty(), "{wrong:?}");
+        for shoot in &self.fixture.shoots {
+            let mut writes = history.writes_into(&shoot.namespace);
+            writes.retain(is_deletion);
+            ensure!(writes.is_empty(), "{writes:?}");
         }
         eprintln!("{} pods were deleted", deletions.len());
         Ok(())
@@ -225,7 +228,7 @@ async fn play(seed: u64) -> anyhow::Result<()> {
         before.push(ResourceUsage::of(service).await?);
     }
     chaos.storm(seed).await?;
-    for shoot in &chaos.lost {
+    for shoot in &chaos.fixture.shoots {
         chaos.wait_recovered(shoot).await?;
         chaos.wait_settled(shoot).await?;
     }

@@ -56,17 +56,15 @@ async fn seed() -> anyhow::Result<SandboxFixture> {
     let head =
         "probeInterval: 2500ms\ninitialDelay: 1s\nprobeTimeout: 3s\ninternalProbeFailureBackOffDuration: 4s";
     let (prober, weeder) = (fixtures::prober(head, "500ms"), fixtures::weeder("2m"));
-    SandboxFixture::start_at("soak", timing(), specs.collect(), &prober, &weeder).await
+    SandboxFixture::start("soak", timing(), specs.collect(), &prober, &weeder).await
 }
 
 /// Lets incidents happen for this time, and compares what each service took in the first window after the warm-up and
 /// in the last.
 async fn run(fixture: &Arc<SandboxFixture>, period: Duration) -> anyhow::Result<()> {
-    let (lease_probe, coordinator, weeder) =
-        tokio::try_join!(fixture.lease_probe(), fixture.coordinator(), fixture.weeder())?;
-    let channel = fixture.setup.channel(&lease_probe)?;
+    let services = fixture.start_all().await?;
+    let channel = fixture.setup.channel(&services[0])?;
     let _verdicts = fixture.timeline.record_verdicts(channel).await?;
-    let services = [lease_probe, coordinator, weeder];
     let shoots = fixture.sandbox.shoots();
     let mut measures = [const { Measures::new() }; 3];
     let mut writes = RecordedWrites::default();
