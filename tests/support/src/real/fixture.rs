@@ -16,14 +16,14 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     ApiServerOptions, ControllerManagerOptions, KubeApiserver, NodeRecorder, RealControlPlane,
-    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, grant_probe,
-    install_seed_crds,
+    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, create_released_lease,
+    grant_probe, install_seed_crds,
 };
 use crate::fault_proxy::FaultProxy;
 use crate::fixtures::{self, CA, KCM, MCM, PROBE_SECRET};
 use crate::history::invariants::{Expectation, NodeTimes};
 use crate::history::timeline::{Dependant, Fact, Recorder, Timeline};
-use crate::history::{History, HistoryReport};
+use crate::history::{History, HistoryReport, LEADER_LEASE};
 use crate::nodes::{Cut, LEASE_NAMESPACE, RunningKubelets};
 use crate::process::Command;
 use crate::scratch::Scratch;
@@ -169,6 +169,9 @@ impl RealFixture {
         let client = seed.client();
         install_seed_crds(&client).await?;
         create_namespace(&client, "garden").await?;
+        for lease in [LEADER_LEASE, "weeder-leader"] {
+            create_released_lease(&client, lease).await?;
+        }
         let (timeline, recorder) = Timeline::start(&client).await?;
         let shoots = options.shoots.iter().zip(servers);
         let shoots = shoots.map(|(name, (server, own))| {

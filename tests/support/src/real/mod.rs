@@ -46,8 +46,8 @@ pub use kubeconfig::kubeconfig;
 pub(crate) use node_recorder::readiness;
 pub use node_recorder::{NodeRecorder, NodeTransition, node_readiness};
 pub use seed_objects::{
-    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, create_shoot, deployment,
-    scale_of,
+    create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, create_released_lease,
+    create_shoot, deployment, scale_of,
 };
 
 use crate::scratch::Scratch;

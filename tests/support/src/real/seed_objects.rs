@@ -4,6 +4,7 @@ use anyhow::Context;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::DynamicObject;
 use kube::{Api, Client};
@@ -16,6 +17,13 @@ use crate::fixtures;
 pub async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
     let namespace: Namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
     create_unless_there(&Api::all(client.clone()), &namespace).await
+}
+
+/// Makes the Lease of a leader that has stopped; where there is none, a replica waits for 15 s before it leads.
+pub async fn create_released_lease(seed: &Client, name: &str) -> anyhow::Result<()> {
+    let released = json!({"holderIdentity": "", "leaseDurationSeconds": 1});
+    let lease: Lease = serde_json::from_value(json!({"metadata": {"name": name}, "spec": released}))?;
+    create(&Api::namespaced(seed.clone(), "garden"), &lease).await
 }
 
 /// Makes the Cluster object of a shoot. `shoot` is the Shoot as in `spec.shoot`; the shoot's namespace in the seed is
