@@ -246,8 +246,8 @@ def test_fixed_limits_are_those_of_the_code():
         f"| membership of lease-probe | Lease {number(kube, 'LEASE_DURATION')} s, renewed and listed every "
         f"{number(kube, 'INTERVAL')} s; {number(kube, 'MAX_MEMBERS')} replicas |",
         f"| leader election | Lease {usual[0]} s, renew deadline {usual[1]} s, a renewal or read every {usual[2]} s; "
-        f"for {number(kube, 'SLOW_FOR')} s after an answer that took more than 0.75 s, and in the drop-in image, "
-        f"{slow[0]} s, {slow[1]} s and {slow[2]} s |",
+        f"for {number(kube, 'SLOW_FOR')} s after an answer to it or to a write that took more than 0.75 s, and in the "
+        f"drop-in image, {slow[0]} s, {slow[1]} s and {slow[2]} s |",
         f"| calls and streams that a standby passes on at once | {number(kube, 'MAX_CALLS')} |",
         f"| unproven or refused connections; of one address | {number(runtime, 'MAX_STRANGERS')}; "
         f"{number(runtime, 'MAX_STRANGERS_PER_ADDRESS')}. ",

@@ -6,7 +6,7 @@ mod exec_plugin;
 mod fields;
 mod oidc;
 mod renewal;
-mod send_before;
+mod send_while;
 mod transport;
 mod trust;
 
@@ -27,7 +27,7 @@ use exec_plugin::ExecPlugin;
 use fields::{of_field, read_file};
 use oidc::OidcProvider;
 use renewal::CredentialSource;
-pub(crate) use send_before::SendBefore;
+pub(crate) use send_while::SendWhile;
 use transport::SeedEndpoint;
 pub use trust::{host_authorities, readable_authorities};
 

@@ -143,6 +143,20 @@ async fn a_slow_api_server_delays_and_does_not_prevent() {
     coordinator.recover(&probe, SHOOT).await;
 }
 
+/// An admission webhook, for example: the Lease is renewed fast, and a Lease of 4 s ends before the write does.
+#[tokio::test]
+async fn writes_that_are_slow_alone_are_delayed_and_not_prevented() {
+    let (seed, probe) = (
+        Seed::with_config(&CONFIG.replace("timeout: 5s", "timeout: 60s")).await,
+        FakeProbe::start().await.unwrap(),
+    );
+    seed.shoot(SHOOT, 1, false).await;
+    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let slow = FaultAction::Delay { millis: 4_000 };
+    seed.api.inject(Fault::always(slow).user(USER).verb("patch"));
+    coordinator.lose(&probe, SHOOT).await;
+}
+
 #[tokio::test]
 async fn somebody_else_writes_in_between() {
     let (seed, probe, coordinator) = one_shoot(1, false).await;

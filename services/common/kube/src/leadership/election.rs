@@ -200,7 +200,13 @@ impl Candidate {
 
     /// A request has ended, with or without an answer.
     fn on_ended(&mut self, started: Moment, now: Moment) {
-        if now.saturating_sub(started) > self.timing.slow_from() {
+        self.on_acted(now, now.saturating_sub(started));
+    }
+
+    /// A request of any kind, which took this long, has just ended. Writes alone may be slow, for example by a webhook,
+    /// and a short leadership would end before they do.
+    pub(crate) fn on_acted(&mut self, now: Moment, took: Duration) {
+        if took > self.timing.slow_from() {
             self.slow_until = now + SLOW_FOR;
         }
     }

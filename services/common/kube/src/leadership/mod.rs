@@ -30,7 +30,7 @@ use watchdog_runtime::publish::publish_if_changed;
 pub use self::election::{ElectionTiming, LeaseTimes};
 pub use self::run::{ElectionConfig, LeaderElection};
 use crate::Identity;
-use crate::seed::SendBefore;
+use crate::seed::SendWhile;
 
 /// The replica that leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +60,9 @@ pub struct LeadershipSetter {
 #[derive(Debug)]
 #[must_use = "the action is only covered while the permit exists"]
 pub struct Permit {
+    since: Instant,
     until: Instant,
+    state: Arc<LeadershipState>,
     _acting: TaskTrackerToken,
 }
 
@@ -69,6 +71,8 @@ struct LeadershipState {
     identity: Identity,
     act_until: Mutex<Option<Instant>>,
     holds_lease: AtomicBool,
+    /// The longest action that has ended since [`LeadershipSetter::take_slowest`].
+    slowest: Mutex<Duration>,
     /// Every permit has a token.
     acting: TaskTracker,
     leads: watch::Sender<bool>,
@@ -87,6 +91,7 @@ impl Leadership {
             identity: Arc::clone(&name),
             act_until: Mutex::default(),
             holds_lease: AtomicBool::new(false),
+            slowest: Mutex::default(),
             acting,
             leads: watch::Sender::new(false),
             leader: watch::Sender::new(None),
@@ -133,7 +138,9 @@ impl Leadership {
         // Who waits for the permits has ended the leadership before: it sees this one, or this one sees the end.
         let acting = self.state.acting.token();
         Some(Permit {
+            since: Instant::now(),
             until: self.state.act_until()?,
+            state: Arc::clone(&self.state),
             _acting: acting,
         })
     }
@@ -179,6 +186,11 @@ impl LeadershipSetter {
         });
     }
 
+    /// The longest action that has ended since this was called last.
+    fn take_slowest(&self) -> Duration {
+        std::mem::take(&mut self.state.slowest.lock())
+    }
+
     /// Waits until no permit is left. To be called once this replica does not lead.
     async fn idle(&self, deadline: Duration) -> bool {
         timeout(deadline, self.state.acting.wait()).await.is_ok()
@@ -202,17 +214,27 @@ impl Permit {
         self.until
     }
 
-    /// The client for the action. What it has not sent when the permit ends, it never sends, even if the process was
-    /// frozen in the middle of it. A request must have a body.
+    /// The client for the action. What it has not sent when the permit or the leadership ends, it never sends, even if
+    /// the process was frozen in the middle of it. The leadership may end before, because the Lease is shorter since or
+    /// was lost. A request must have a body.
     #[must_use]
     pub fn client(&self, client: &kube::Client) -> kube::Client {
-        let (until, of_seed) = (SendBefore(self.until), client.clone());
+        let (until, state, of_seed) = (self.until, Arc::clone(&self.state), client.clone());
+        let may_send = move || Instant::now() < until && state.act_until().is_some();
+        let may_send = SendWhile(Arc::new(may_send));
         let send = service_fn(move |mut request: Request<Body>| {
-            request.extensions_mut().insert(until);
+            request.extensions_mut().insert(may_send.clone());
             let of_seed = of_seed.clone();
             async move { of_seed.send(request).await }
         });
         kube::Client::new(send, client.default_namespace())
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut slowest = self.state.slowest.lock();
+        *slowest = self.since.elapsed().max(*slowest);
     }
 }
 
@@ -259,6 +281,42 @@ mod tests {
         setter.follow(Some(other()));
         assert!(!leadership.holds_lease() && !*leads.borrow());
         assert_eq!(leadership.leader().borrow().as_ref(), Some(&other()));
+    }
+
+    /// The leader has sent a shorter Lease, or has lost it.
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_sends_nothing_after_a_leadership_that_became_shorter() {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&sent);
+        let seed = service_fn(move |request: Request<Body>| {
+            seen.lock()
+                .extend(request.extensions().get::<SendWhile>().cloned());
+            std::future::ready(Ok::<_, kube::Error>(http::Response::new(Body::empty())))
+        });
+        let seed = kube::Client::new(seed, "garden");
+        let (setter, leadership) = Leadership::channel("a", None);
+        let may_send = || sent.lock().iter().all(|SendWhile(may_send)| may_send());
+        let second = Duration::from_secs(1);
+        setter.lead(Some(Instant::now() + 10 * second));
+        let permit = leadership.act().unwrap();
+        permit
+            .client(&seed)
+            .send(Request::new(Body::empty()))
+            .await
+            .unwrap();
+        assert!(sent.lock().len() == 1 && may_send());
+        setter.lead(Some(Instant::now() + 3 * second));
+        tokio::time::advance(2 * second).await;
+        assert!(may_send());
+        tokio::time::advance(second).await;
+        assert!(!may_send());
+        setter.lead(Some(Instant::now() + HOUR));
+        assert!(may_send(), "nobody led since");
+        setter.follow(None);
+        assert!(!may_send());
+        setter.lead(Some(Instant::now() + HOUR));
+        tokio::time::advance(7 * second).await;
+        assert!(!may_send(), "a permit of an earlier leadership");
     }
 
     #[tokio::test(start_paused = true)]

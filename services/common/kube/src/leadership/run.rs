@@ -122,6 +122,7 @@ impl LeaderElection {
             let due = self.candidate.step().due();
             if request.is_terminated() && due <= now {
                 self.sent = now;
+                self.note_slow_actions(now);
                 request = self.request().fuse();
             }
             // After the claim, which may shorten the leadership, and before it is sent.
@@ -147,6 +148,10 @@ impl LeaderElection {
     fn wall_clock(&mut self) -> Timestamp {
         self.renewed = next_renew_time(self.renewed, Timestamp::now());
         self.renewed
+    }
+
+    fn note_slow_actions(&mut self, now: Moment) {
+        self.candidate.on_acted(now, self.setter.take_slowest());
     }
 
     fn request(&mut self) -> ElectionRequest {

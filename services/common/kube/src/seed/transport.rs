@@ -21,7 +21,7 @@ use watchdog_api::kubeconfig::{ClientCertificate, Proxy, basic};
 use watchdog_certificates::{ServerTrust, client_config};
 
 use super::answer_body::AnswerBody;
-use super::send_before::TimedBody;
+use super::send_while::TimedBody;
 
 /// The parts that all clients of one seed have in common.
 pub(super) struct SeedEndpoint {

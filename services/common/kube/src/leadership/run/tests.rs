@@ -190,3 +190,17 @@ async fn a_leader_acts_by_the_short_lease_as_soon_as_it_sends_one() {
     stop.cancel();
     running.await.unwrap();
 }
+
+/// The Lease is answered at once. A Lease of 4 s would end before such a write does.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_write_was_slow_leads_for_long() {
+    let (leadership, mut election) = election();
+    lead(&mut election).await;
+    let permit = leadership.act().unwrap();
+    tokio::time::advance(election.config.timing.usual.retry_period).await;
+    drop(permit);
+    election.note_slow_actions(election.now());
+    let lease = claim(&mut election);
+    let seconds = lease.spec.and_then(|spec| spec.lease_duration_seconds);
+    assert_eq!(seconds, Some(15));
+}

@@ -1,27 +1,27 @@
-//! Requests that leave this process before a time, or never.
+//! Requests that leave this process while they may, or never.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::Request;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use kube::client::Body;
-use tokio::time::Instant;
 use tower::BoxError;
 
-/// An extension of a request with a body: it leaves before this time or never.
+/// An extension of a request with a body: it leaves while this is true or never.
 ///
 /// A deadline of the whole request does not make sure of that. A process that was frozen, or whose threads got no CPU,
 /// goes on where it was. If the request had been handed to its connection, the connection sends it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SendBefore(pub(crate) Instant);
+#[derive(Clone)]
+pub(crate) struct SendWhile(pub(crate) Arc<dyn Fn() -> bool + Send + Sync>);
 
-/// The body of a request that may carry [`SendBefore`]. A connection asks for the body right before it writes head and
+/// The body of a request that may carry [`SendWhile`]. A connection asks for the body right before it writes head and
 /// body, and drops both if there is none.
 pub(super) struct TimedBody {
     body: Body,
-    until: Option<Instant>,
+    may_send: Option<SendWhile>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -32,8 +32,8 @@ struct TooLate;
 
 impl TimedBody {
     pub(super) fn wrap(request: Request<Body>) -> Request<Self> {
-        let until = request.extensions().get().map(|SendBefore(until)| *until);
-        request.map(|body| Self { body, until })
+        let may_send = request.extensions().get().cloned();
+        request.map(|body| Self { body, may_send })
     }
 }
 
@@ -45,7 +45,11 @@ impl HttpBody for TimedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if self.until.is_some_and(|until| Instant::now() >= until) {
+        if self
+            .may_send
+            .as_ref()
+            .is_some_and(|SendWhile(may_send)| !may_send())
+        {
             return Poll::Ready(Some(Err(TooLate.into())));
         }
         Pin::new(&mut self.body).poll_frame(context).map_err(Into::into)
@@ -75,7 +79,7 @@ mod tests {
     use kube::config::Config;
     use serde_json::json;
     use tokio::task::yield_now;
-    use tokio::time::timeout;
+    use tokio::time::{Instant, timeout};
 
     use super::super::transport::SeedEndpoint;
     use super::super::trust::host_authorities;
