@@ -5,12 +5,13 @@
 //! [`LeaseTimes::renew_deadline`] from the *start* of its last renewal that succeeded. Every write replaces exactly
 //! the version that was read.
 //!
-//! The duration is short, so that a crash costs little, while the API server answers fast, and long while it does not:
-//! nobody could renew a short one there, and no write would end before it does. From the moment when a leader sends a
+//! The duration is short, so that a crash costs little, while the API server answers fast, and long while it does not,
+//! be it only to writes: nobody could renew a short one there, or no write would end before it does. From the moment when a leader sends a
 //! shorter duration it acts no longer than that, because it may never learn whether the write was applied.
 //!
-//! Only the program that leads can release its Lease. A Lease that is absent, or that somebody emptied or changed, is
-//! no evidence that its last leader has stopped: it is held for the long duration from when it was first seen so.
+//! Only the program that leads can release its Lease. A Lease that is absent, or that somebody emptied, changed or
+//! restored from a backup, is no evidence that its last leader has stopped: it is held for the long duration from when
+//! it was first seen so. A candidate that has seen nothing newer cannot tell a backup.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,9 @@ pub(crate) type Moment = Duration;
 
 /// Annotation: where the gRPC API of the leader is reached.
 pub(crate) const ADDRESS_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/address";
+
+/// Annotation: `leaseDurationSeconds` as the leader wrote it. Another value there is somebody else's.
+const DURATION_ANNOTATION: &str = "dependency-watchdog.gardener.cloud/lease-duration-seconds";
 
 /// Characters of the name and of the address of another leader at most: those of a DNS name and a port.
 const MAX_CHARACTERS: usize = 260;
@@ -151,6 +155,8 @@ pub(crate) struct Candidate {
     /// The last leader that was observed, or that there was none; none before the first answer.
     leader: Option<ObservedLeader>,
     act_until: Option<Moment>,
+    /// The `renewTime` that was seen last.
+    renewed: Option<Timestamp>,
     /// Until when the API server counts as slow.
     slow_until: Moment,
     step: ElectionStep,
@@ -185,6 +191,7 @@ impl Candidate {
             base: None,
             leader: None,
             act_until: None,
+            renewed: None,
             slow_until: Moment::ZERO,
             step: ElectionStep::Read(Moment::ZERO),
         }
@@ -282,13 +289,19 @@ impl Candidate {
             .and_then(|spec| spec.lease_duration_seconds)
             .unwrap_or_default();
         let written = u64::try_from(seconds).map_or(Duration::ZERO, Duration::from_secs);
+        let intended = annotations.and_then(|annotations| annotations.get(DURATION_ANNOTATION));
+        let is_intended = intended.is_some_and(|intended| *intended == seconds.to_string());
+        let renewed = renew_time(lease);
+        // Of a leader whose clock is behind that of the last one, or a backup.
+        let is_older = renewed < self.renewed;
+        self.renewed = renewed.or(self.renewed);
         let ElectionTiming { usual, slow } = self.timing;
         let lasts = match (holder, seconds) {
-            ("", RELEASED_SECONDS) => Duration::ZERO,
+            ("", RELEASED_SECONDS) if !is_older => Duration::ZERO,
             // A duration that somebody wrote to keep others out ends with its holder.
             ("", _) => slow.lease_duration,
-            _ if written == usual.lease_duration => written,
-            // Somebody may have shortened it under its holder.
+            _ if written == usual.lease_duration && is_intended && !is_older => written,
+            // Somebody may have shortened it under its holder, who may act by a longer one that it wrote before.
             _ => written.max(slow.lease_duration),
         };
         if holder != &*self.holder {
@@ -309,8 +322,11 @@ impl Candidate {
         let mut lease = self.base.clone().unwrap_or_default();
         lease.metadata.name = Some(name.to_owned());
         lease.metadata.managed_fields = None;
+        // The cast saturates, and the longest lease is some minutes.
+        let seconds = (times.lease_duration.as_secs_f64().ceil() as i32).max(1);
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(DURATION_ANNOTATION.to_owned(), seconds.to_string());
         if let Some(address) = &self.address {
-            let annotations = lease.metadata.annotations.get_or_insert_default();
             annotations.insert(ADDRESS_ANNOTATION.to_owned(), address.to_string());
         }
         let spec = lease.spec.get_or_insert_with(LeaseSpec::default);
@@ -320,9 +336,7 @@ impl Candidate {
             spec.lease_transitions = Some(transitions);
         }
         spec.holder_identity = Some(self.holder.to_string());
-        // The cast saturates, and the longest lease is some minutes.
-        let seconds = times.lease_duration.as_secs_f64().ceil() as i32;
-        spec.lease_duration_seconds = Some(seconds.max(1));
+        spec.lease_duration_seconds = Some(seconds);
         spec.renew_time = Some(MicroTime(at));
         lease
     }
@@ -353,6 +367,7 @@ impl Candidate {
             address: self.address.clone(),
             expires_at: now + times.lease_duration,
         });
+        self.renewed = renew_time(Some(&lease)).or(self.renewed);
         self.base = Some(lease);
         self.act_until = Some(started + times.renew_deadline);
         self.step = ElectionStep::Write(started + times.retry_period);
@@ -385,6 +400,10 @@ pub(crate) fn next_renew_time(last: Timestamp, clock: Timestamp) -> Timestamp {
         return clock;
     }
     last.checked_add(SignedDuration::from_secs(1)).unwrap_or(last)
+}
+
+fn renew_time(lease: Option<&Lease>) -> Option<Timestamp> {
+    Some(lease?.spec.as_ref()?.renew_time.as_ref()?.0)
 }
 
 /// Another object under the same name is another version too.

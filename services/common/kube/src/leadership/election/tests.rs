@@ -277,6 +277,12 @@ enum RequestFate {
     Late,
 }
 
+/// Milliseconds between a backup and its restoration.
+const BACKUP_AGE: u64 = 70_000;
+
+/// Milliseconds after which the leader of an edited Lease has noticed, or stopped.
+const LONGEST_LEASE: u64 = 16_700;
+
 /// A request that is under way.
 struct Sent {
     started: Moment,
@@ -300,6 +306,8 @@ struct Actor {
     speed: f64,
     sent: Option<Sent>,
     frozen_until: u64,
+    /// When it last got an answer that shows the Lease.
+    answered_at: Option<u64>,
 }
 
 impl Actor {
@@ -309,8 +317,20 @@ impl Actor {
             speed: *speed,
             sent: None,
             frozen_until: 0,
+            answered_at: None,
         };
         speeds.iter().enumerate().map(new).collect()
+    }
+
+    /// Another process takes its place.
+    fn restart(&mut self, timing: ElectionTiming, world: u64, server: &Server) {
+        let holder = format!("{}+", self.candidate.holder);
+        self.candidate = Candidate::new(holder.into(), None, timing);
+        self.sent = None;
+        self.answered_at = None;
+        // See [`Server::edit_by_hand`].
+        let settled = server.restored_at.map_or(0, |at| at + LONGEST_LEASE);
+        self.frozen_until = self.frozen_until.min(world).max(settled);
     }
 
     /// Milliseconds of the world on the own clock.
@@ -368,6 +388,9 @@ impl Actor {
         };
         let now = self.clock(world);
         let outcome = sent.outcome.unwrap_or_else(|| server.handle(sent.write.as_ref()));
+        if let LeaseAnswer::Read(Some(_)) | LeaseAnswer::Wrote(_) = outcome {
+            self.answered_at = Some(world);
+        }
         match outcome {
             LeaseAnswer::Read(lease) => self.candidate.on_read(sent.started, now, lease, 1.0),
             LeaseAnswer::Wrote(lease) => self.candidate.on_written(sent.started, now, lease),
@@ -383,6 +406,9 @@ struct Server {
     version: u64,
     late: Vec<(u64, Lease)>,
     was_deleted: bool,
+    /// The Lease as it was once, and when.
+    backup: Option<(u64, Lease)>,
+    restored_at: Option<u64>,
 }
 
 impl Server {
@@ -403,23 +429,40 @@ impl Server {
         LeaseAnswer::Wrote(lease)
     }
 
-    /// Now and then somebody deletes the Lease, empties it, or shortens its duration. It is deleted once: nobody can
-    /// tell a Lease that was created and deleted again meanwhile from one that never existed.
-    fn edit_by_hand(&mut self, edit: u32) {
-        let Some(spec) = self.lease.as_mut().and_then(|lease| lease.spec.as_mut()) else {
+    /// Now and then somebody deletes the Lease, empties it, changes its duration, or restores it from a backup. It is
+    /// deleted once: nobody can tell a Lease that was created and deleted again meanwhile from one that never existed.
+    fn edit_by_hand(&mut self, edit: u64, world: u64, actors: &mut [Actor]) {
+        let Some(mut lease) = self.lease.clone() else {
             return;
         };
+        let mut known_from = 0;
+        let spec = lease.spec.get_or_insert_default();
         match edit {
             0 if !self.was_deleted => {
                 self.was_deleted = true;
                 return self.lease = None;
             }
             1 => spec.holder_identity = None,
-            2 => spec.lease_duration_seconds = Some(2),
+            2..=5 => spec.lease_duration_seconds = Some([2, 4, 14, 15][edit as usize - 2]),
+            6 if self.backup.is_none() => return self.backup = Some((world, lease)),
+            7 => match self.backup.clone() {
+                Some((at, backup)) if at + BACKUP_AGE <= world => {
+                    (lease, known_from) = (backup, at);
+                    self.restored_at = Some(world);
+                }
+                _ => return,
+            },
             _ => return,
         }
         self.version += 1;
-        self.lease = self.lease.take().map(|lease| stored(lease, self.version));
+        self.lease = Some(stored(lease, self.version));
+        // Nobody can tell what was restored from what its leader wrote without having seen anything newer.
+        let is_restored = self.restored_at == Some(world);
+        let misled = |actor: &&mut Actor| is_restored && actor.answered_at <= Some(known_from);
+        for actor in actors.iter_mut().filter(misled) {
+            actor.sent = None;
+            actor.frozen_until = actor.frozen_until.max(world + LONGEST_LEASE);
+        }
     }
 
     fn handle_late(&mut self, world: u64) {
@@ -432,28 +475,49 @@ impl Server {
     }
 }
 
-fn fate() -> impl Strategy<Value = RequestFate> {
-    prop_oneof![
-        4 => Just(RequestFate::AppliedFirst),
-        4 => Just(RequestFate::AppliedLast),
-        1 => Just(RequestFate::Refused),
-        1 => Just(RequestFate::Late),
-    ]
+/// What happens in one turn: drawn from one number, because 2,000 strategies for each case take longer than the case.
+struct TurnOfEvents {
+    index: usize,
+    fate: RequestFate,
+    /// Milliseconds from a request to its answer: also more than anybody waits.
+    delay: u64,
+    freeze: u64,
+    edit: u64,
 }
 
-/// Milliseconds from a request to its answer: also more than anybody waits.
-fn delay() -> impl Strategy<Value = u64> {
-    prop_oneof![3 => 1..900_u64, 1 => 900..6_000_u64]
+impl TurnOfEvents {
+    fn draw(mut number: u64) -> Self {
+        let mut roll = |sides: u64| {
+            let rolled = number % sides;
+            number /= sides;
+            rolled
+        };
+        Self {
+            index: roll(3) as usize,
+            fate: match roll(10) {
+                0..4 => RequestFate::AppliedFirst,
+                4..8 => RequestFate::AppliedLast,
+                8 => RequestFate::Refused,
+                _ => RequestFate::Late,
+            },
+            delay: match roll(4) {
+                0 => 900 + roll(5_100),
+                _ => 1 + roll(899),
+            },
+            freeze: roll(60),
+            edit: roll(1_000),
+        }
+    }
 }
 
 proptest! {
-    /// Clocks from 10 % slow to 10 % fast; requests that are slow, refused, lost or late; processes that stand still;
-    /// somebody who deletes or edits the Lease.
+    /// Clocks from 10 % slow to 10 % fast; requests that are slow, refused, lost or late; processes that stand still,
+    /// or are started again; somebody who deletes, edits or restores the Lease.
     #[test]
     fn at_most_one_acts(
         speeds in proptest::collection::vec(0.9..1.1_f64, 3),
         is_adaptive in proptest::bool::ANY,
-        turns in proptest::collection::vec((0..3_usize, fate(), delay(), 0..60_u32, 0..1_000_u32), 2_000),
+        turns in proptest::collection::vec(proptest::num::u64::ANY, 2_000),
     ) {
         let mut server = Server { lease: Some(released()), ..Server::default() };
         let timing = match is_adaptive {
@@ -462,12 +526,16 @@ proptest! {
         };
         let mut actors = Actor::all(timing, &speeds);
         let mut acted = 0;
-        for (turns, (index, fate, delay, freeze, edit)) in turns.into_iter().enumerate() {
+        for (turns, number) in turns.into_iter().enumerate() {
+            let TurnOfEvents { index, fate, delay, freeze, edit } = TurnOfEvents::draw(number);
             let world = turns as u64 * 100;
             server.handle_late(world);
-            server.edit_by_hand(edit);
+            server.edit_by_hand(edit, world, &mut actors);
             if freeze == 0 {
                 actors[index].frozen_until = world + delay * 10;
+            }
+            if freeze == 1 {
+                actors[index].restart(timing, world, &server);
             }
             for actor in actors.iter_mut().filter(|actor| actor.frozen_until <= world) {
                 actor.turn(&mut server, world, fate, delay);
@@ -575,13 +643,18 @@ fn a_leader_acts_no_longer_than_the_shortest_lease_that_it_has_sent() {
 #[test]
 fn a_lease_that_its_leader_did_not_write_is_held_for_the_long_duration() {
     let held = |holder: &str, seconds: i32| {
-        let mut lease = stored(candidate("a").claim(Moment::ZERO, NAME, at(0)), 1);
+        let mut leader = Candidate::new("a".into(), None, ElectionTiming::default());
+        let mut lease = stored(leader.claim(Moment::ZERO, NAME, at(0)), 1);
         let spec = lease.spec.as_mut().unwrap();
         spec.holder_identity = Some(holder.to_owned());
         spec.lease_duration_seconds = Some(seconds);
         Some(lease)
     };
+    // Its leader wrote 15.
+    let mut shortened = candidate("a").claim(Moment::ZERO, NAME, at(0));
+    shortened.spec.as_mut().unwrap().lease_duration_seconds = Some(4);
     for (state, free_at) in [
+        (Some(stored(shortened, 1)), 16),
         (held("a", 4), 5),
         (held("a", 15), 16),
         (held("a", 20), 21),
@@ -595,5 +668,24 @@ fn a_lease_that_its_leader_did_not_write_is_held_for_the_long_duration() {
             other.on_read(seconds(second), seconds(second), state.clone(), 1.0);
         }
         assert_eq!(other.step(), ElectionStep::Read(seconds(free_at)), "{state:?}");
+    }
+}
+
+#[test]
+fn a_lease_that_was_restored_from_a_backup_is_held_for_the_long_duration() {
+    let mut leader = Candidate::new("a".into(), None, ElectionTiming::default());
+    let short = stored(leader.claim(Moment::ZERO, NAME, at(0)), 1);
+    let now = stored(leader.claim(Moment::ZERO, NAME, at(9)), 2);
+    for (backup, is_gone) in [(&short, false), (&released(), false), (&short, true)] {
+        let mut other = Candidate::new("b".into(), None, ElectionTiming::default());
+        other.on_read(seconds(1), seconds(1), Some(now.clone()), 1.0);
+        if is_gone {
+            other.on_read(seconds(2), seconds(2), None, 1.0);
+        }
+        let restored = Some(stored(backup.clone(), 3));
+        for second in [3, 17] {
+            other.on_read(seconds(second), seconds(second), restored.clone(), 1.0);
+        }
+        assert_eq!(other.step(), ElectionStep::Read(seconds(18)), "{backup:?}");
     }
 }
