@@ -6,8 +6,9 @@
 //! the version that was read.
 //!
 //! The duration is short, so that a crash costs little, while the API server answers fast, and long while it does not,
-//! be it only to writes: nobody could renew a short one there, or no write would end before it does. From the moment when a leader sends a
-//! shorter duration it acts no longer than that, because it may never learn whether the write was applied.
+//! be it only to writes: nobody could renew a short one there, or no write would end before it does. From the moment
+//! when a leader sends a shorter duration it acts no longer than that, because it may never learn whether the write was
+//! applied.
 //!
 //! Only the program that leads can release its Lease. A Lease that is absent, or that somebody emptied, changed or
 //! restored from a backup, is no evidence that its last leader has stopped: it is held for the long duration from when

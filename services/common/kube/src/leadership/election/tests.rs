@@ -475,7 +475,7 @@ impl Server {
     }
 }
 
-/// What happens in one turn: drawn from one number, because 2,000 strategies for each case take longer than the case.
+/// The events of one turn, drawn from one number, because 4,000 strategies for each case take longer than the case.
 struct TurnOfEvents {
     index: usize,
     fate: RequestFate,
@@ -505,7 +505,7 @@ impl TurnOfEvents {
                 _ => 1 + roll(899),
             },
             freeze: roll(60),
-            edit: roll(1_000),
+            edit: roll(3_000),
         }
     }
 }
@@ -517,7 +517,7 @@ proptest! {
     fn at_most_one_acts(
         speeds in proptest::collection::vec(0.9..1.1_f64, 3),
         is_adaptive in proptest::bool::ANY,
-        turns in proptest::collection::vec(proptest::num::u64::ANY, 2_000),
+        turns in proptest::collection::vec(proptest::num::u64::ANY, 4_000),
     ) {
         let mut server = Server { lease: Some(released()), ..Server::default() };
         let timing = match is_adaptive {
