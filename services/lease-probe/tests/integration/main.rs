@@ -10,6 +10,7 @@ mod cost;
 mod eligible_shoots;
 mod failures;
 mod fixture;
+mod hostile;
 mod kubeconfigs;
 mod losses;
 mod outage;
