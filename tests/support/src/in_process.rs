@@ -164,7 +164,7 @@ pub async fn until_ready(readiness: &Readiness, is_ready: bool) {
     assert!(waited.is_ok(), "ready is not {is_ready}: {:?}", readiness.lines());
 }
 
-/// Makes the Lease of a leader that has stopped; where there is none, a replica waits for 15 s before it leads.
+/// Makes the Lease of a leader that has stopped; where there is none, a replica waits for 4 s before it leads.
 pub fn released_lease(api: &ApiServer, name: &str) -> Result<(), SandboxError> {
     let released = json!({"holderIdentity": "", "leaseDurationSeconds": 1});
     let lease = json!({"metadata": {"name": name}, "spec": released});

@@ -19,7 +19,7 @@ pub async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()>
     create_unless_there(&Api::all(client.clone()), &namespace).await
 }
 
-/// Makes the Lease of a leader that has stopped; where there is none, a replica waits for 15 s before it leads.
+/// Makes the Lease of a leader that has stopped; where there is none, a replica waits for 4 s before it leads.
 pub async fn create_released_lease(seed: &Client, name: &str) -> anyhow::Result<()> {
     let released = json!({"holderIdentity": "", "leaseDurationSeconds": 1});
     let lease: Lease = serde_json::from_value(json!({"metadata": {"name": name}, "spec": released}))?;

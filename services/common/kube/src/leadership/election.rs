@@ -12,7 +12,8 @@
 //!
 //! Only the program that leads can release its Lease. A Lease that is absent, or that somebody emptied, changed or
 //! restored from a backup, is no evidence that its last leader has stopped: it is held for the long duration from when
-//! it was first seen so. A candidate that has seen nothing newer cannot tell a backup.
+//! it was first seen so. A candidate that has seen nothing newer cannot tell a backup; and where it finds no Lease when
+//! it starts, it waits for the short duration, because that is a new installation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -299,6 +300,8 @@ impl Candidate {
         let ElectionTiming { usual, slow } = self.timing;
         let lasts = match (holder, seconds) {
             ("", RELEASED_SECONDS) if !is_older => Duration::ZERO,
+            // Where this process has seen none, most likely nobody ever led.
+            ("", _) if lease.is_none() && self.leader.is_none() => usual.lease_duration,
             // A duration that somebody wrote to keep others out ends with its holder.
             ("", _) => slow.lease_duration,
             _ if written == usual.lease_duration && is_intended && !is_older => written,

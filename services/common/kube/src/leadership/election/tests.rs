@@ -328,7 +328,7 @@ impl Actor {
         self.candidate = Candidate::new(holder.into(), None, timing);
         self.sent = None;
         self.answered_at = None;
-        // See [`Server::edit_by_hand`].
+        // See [`Server::keep_away`].
         let settled = server.restored_at.map_or(0, |at| at + LONGEST_LEASE);
         self.frozen_until = self.frozen_until.min(world).max(settled);
     }
@@ -440,7 +440,9 @@ impl Server {
         match edit {
             0 if !self.was_deleted => {
                 self.was_deleted = true;
-                return self.lease = None;
+                self.lease = None;
+                self.restored_at = Some(world);
+                return Self::keep_away(world, actors, |actor| actor.answered_at.is_none());
             }
             1 => spec.holder_identity = None,
             2..=5 => spec.lease_duration_seconds = Some([2, 4, 14, 15][edit as usize - 2]),
@@ -456,10 +458,14 @@ impl Server {
         }
         self.version += 1;
         self.lease = Some(stored(lease, self.version));
-        // Nobody can tell what was restored from what its leader wrote without having seen anything newer.
-        let is_restored = self.restored_at == Some(world);
-        let misled = |actor: &&mut Actor| is_restored && actor.answered_at <= Some(known_from);
-        for actor in actors.iter_mut().filter(misled) {
+        if self.restored_at == Some(world) {
+            Self::keep_away(world, actors, |actor| actor.answered_at <= Some(known_from));
+        }
+    }
+
+    /// Nobody can tell a Lease that was deleted, or restored, from what its leader wrote without having seen any other.
+    fn keep_away(world: u64, actors: &mut [Actor], is_misled: impl Fn(&Actor) -> bool) {
+        for actor in actors.iter_mut().filter(|actor| is_misled(actor)) {
             actor.sent = None;
             actor.frozen_until = actor.frozen_until.max(world + LONGEST_LEASE);
         }
@@ -661,7 +667,8 @@ fn a_lease_that_its_leader_did_not_write_is_held_for_the_long_duration() {
         (held("a", 2), 16),
         (held("a", 6), 16),
         (held("", 4), 16),
-        (None, 16),
+        // A new installation.
+        (None, 5),
     ] {
         let mut other = Candidate::new("b".into(), None, ElectionTiming::default());
         for second in [1, free_at - 1] {
