@@ -105,6 +105,12 @@ pub struct Assessment {
 }
 
 impl Assessment {
+    /// True if nothing stands in the way but leases whose renewals this replica has not observed yet.
+    #[must_use]
+    pub const fn is_only_undated(&self) -> bool {
+        self.undated > 0 && self.expired == 0 && self.unconfirmed == self.undated
+    }
+
     /// Returns true if kube-controller-manager acts before a loss can be proven.
     #[must_use]
     pub fn grace_too_short(&self) -> bool {

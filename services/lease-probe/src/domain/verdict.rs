@@ -79,7 +79,7 @@ pub fn sentence(e: &Assessment, counting: Option<(u32, u32)>) -> String {
              update; it is unknown whether they are connected.",
             e.temporarily_excluded
         ),
-        Outcome::Pending if e.undated > 0 && e.expired + e.unconfirmed == e.undated => format!(
+        Outcome::Pending if e.is_only_undated() => format!(
             "This replica has observed a renewal of {} of {} eligible leases so far; more are needed to call the nodes \
              connected.",
             e.candidates - e.undated,
@@ -111,7 +111,7 @@ pub fn sentence(e: &Assessment, counting: Option<(u32, u32)>) -> String {
     };
     if let (Outcome::Pending, Some(crossing)) = (&e.outcome, e.crossing)
         && crossing > e.judged
-        && (e.undated == 0 || e.expired + e.unconfirmed > e.undated)
+        && !e.is_only_undated()
     {
         let remaining = crossing.since(e.judged).as_secs_f64().ceil();
         text.push_str(&format!(

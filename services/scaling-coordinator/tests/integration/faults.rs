@@ -128,15 +128,22 @@ async fn a_shoot_that_was_created_again_while_the_watches_were_broken_begins_wit
         .await;
 }
 
-/// No renewal of a Lease of 4 s would come in time.
-#[tokio::test]
-async fn a_slow_api_server_delays_and_does_not_prevent() {
+/// One shoot whose scaling may take a minute.
+async fn one_patient_shoot() -> (Seed, FakeProbe, Coordinator) {
+    let config = CONFIG.replace("timeout: 5s", "timeout: 60s");
     let (seed, probe) = (
-        Seed::with_config(&CONFIG.replace("timeout: 5s", "timeout: 60s")).await,
+        Seed::with_config(&config).await,
         FakeProbe::start().await.unwrap(),
     );
     seed.shoot(SHOOT, 1, true).await;
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    (seed, probe, coordinator)
+}
+
+/// No renewal of a Lease of 4 s would come in time.
+#[tokio::test]
+async fn a_slow_api_server_delays_and_does_not_prevent() {
+    let (seed, probe, coordinator) = one_patient_shoot().await;
     let slow = FaultAction::Delay { millis: 2_000 };
     seed.api.inject(Fault::always(slow).user(USER));
     coordinator.lose(&probe, SHOOT).await;
@@ -146,12 +153,7 @@ async fn a_slow_api_server_delays_and_does_not_prevent() {
 /// An admission webhook, for example: the Lease is renewed fast, and a Lease of 4 s ends before the write does.
 #[tokio::test]
 async fn writes_that_are_slow_alone_are_delayed_and_not_prevented() {
-    let (seed, probe) = (
-        Seed::with_config(&CONFIG.replace("timeout: 5s", "timeout: 60s")).await,
-        FakeProbe::start().await.unwrap(),
-    );
-    seed.shoot(SHOOT, 1, false).await;
-    let coordinator = Coordinator::start(&seed, &[&probe]).await;
+    let (seed, probe, coordinator) = one_patient_shoot().await;
     let slow = FaultAction::Delay { millis: 4_000 };
     seed.api.inject(Fault::always(slow).user(USER).verb("patch"));
     coordinator.lose(&probe, SHOOT).await;

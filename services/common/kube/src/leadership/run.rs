@@ -282,7 +282,7 @@ impl LeaderElection {
         }
     }
 
-    /// Slow requests make a crash of the leader cost more.
+    /// Slow requests make a crash cost more, if this process leads.
     fn show_pace(&mut self, now: Moment) {
         let times = *self.candidate.times(now);
         let slow = times != self.config.timing.usual;
@@ -294,14 +294,14 @@ impl LeaderElection {
             tracing::warn!(
                 lease,
                 seconds,
-                "requests to the API server take long, so the leader's Lease lasts longer, and after a crash another \
-                 replica takes it later"
+                "requests to the API server take long; if this process leads, its Lease lasts longer, and after a \
+                 crash another replica takes it later"
             );
         } else {
             tracing::info!(
                 lease,
                 seconds,
-                "requests to the API server are fast again; the leader's Lease is short"
+                "requests to the API server are fast again; the Lease of a leader is short"
             );
         }
     }
