@@ -140,13 +140,16 @@ async fn one_patient_shoot() -> (Seed, FakeProbe, Coordinator) {
     (seed, probe, coordinator)
 }
 
-/// No renewal of a Lease of 4 s would come in time.
+/// No renewal of a Lease of 4 s would come in time. `SLOW_MILLIS` is another delay of each request, to measure with.
 #[tokio::test]
 async fn a_slow_api_server_delays_and_does_not_prevent() {
     let (seed, probe, coordinator) = one_patient_shoot().await;
-    let slow = FaultAction::Delay { millis: 2_000 };
-    seed.api.inject(Fault::always(slow).user(USER));
+    let millis = std::env::var("SLOW_MILLIS").map_or(2_000, |millis| millis.parse().unwrap());
+    seed.api
+        .inject(Fault::always(FaultAction::Delay { millis }).user(USER));
+    let lost = Instant::now();
     coordinator.lose(&probe, SHOOT).await;
+    println!("{millis} ms for each request: down after {:.1?}", lost.elapsed());
     coordinator.recover(&probe, SHOOT).await;
 }
 
