@@ -7,9 +7,9 @@
 use watchdog_proto::probe::v1::Outcome;
 
 use super::held_down;
-use crate::COUNTS;
 use crate::backend::Plan;
 use crate::fixture::Fixture;
+use watchdog_test_support::real::COUNTS;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture.shoot(Plan::nodes(1)).await?;

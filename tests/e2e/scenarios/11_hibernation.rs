@@ -7,9 +7,9 @@ use anyhow::ensure;
 use serde_json::json;
 use watchdog_proto::probe::v1::{Outcome, SkipReason};
 
-use crate::COUNTS;
 use crate::backend::Plan;
 use crate::fixture::Fixture;
+use watchdog_test_support::real::COUNTS;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture.healthy_shoot(Plan::nodes(3)).await?;

@@ -6,10 +6,10 @@
 use anyhow::ensure;
 use serde_json::json;
 
-use crate::COUNTS;
 use crate::backend::Plan;
 use crate::fixture::Fixture;
 use watchdog_test_support::history::timeline::Fact;
+use watchdog_test_support::real::COUNTS;
 
 pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     let shoot = fixture
@@ -33,7 +33,7 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     shoot.no_node_turns_unknown(fixture.observation_window()).await?;
     shoot.reconnect().await;
     shoot.wait_restored().await?;
-    for entry in shoot.seed().timeline.of(shoot.namespace()) {
+    for entry in shoot.seed().timeline().of(shoot.namespace()) {
         if let Fact::Dependant(seen) = entry.fact {
             ensure!(seen.held || seen.wanted > 0, "down and not marked: {seen:?}");
         }

@@ -145,7 +145,7 @@ async fn stops(fixture: &RealFixture, kind: ServiceKind) -> anyhow::Result<()> {
 /// The seed does not answer: the Lease cannot be released, which is what holds up the drain.
 async fn is_held_up(fixture: &RealFixture, kind: ServiceKind) -> anyhow::Result<()> {
     let (name, to_seed) = (name(kind, "held"), fixture.proxy_to_seed().await?);
-    let service = fixture.start_behind(&to_seed, kind, &name).await?;
+    let service = fixture.start_behind(Some(&to_seed), kind, &name).await?;
     until_it_has_its_lease(fixture, kind, &name).await?;
     to_seed.set(Behaviour::Silent);
     let begin = Instant::now();
@@ -166,7 +166,7 @@ async fn is_held_up(fixture: &RealFixture, kind: ServiceKind) -> anyhow::Result<
 
 async fn a_second_signal_ends(fixture: &RealFixture, kind: ServiceKind) -> anyhow::Result<()> {
     let (name, to_seed) = (name(kind, "twice"), fixture.proxy_to_seed().await?);
-    let service = fixture.start_behind(&to_seed, kind, &name).await?;
+    let service = fixture.start_behind(Some(&to_seed), kind, &name).await?;
     until_it_has_its_lease(fixture, kind, &name).await?;
     to_seed.set(Behaviour::Silent);
     service.process.sigterm()?;

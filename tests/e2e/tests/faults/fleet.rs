@@ -63,7 +63,7 @@ impl Fleet {
         let fixture = RealFixture::start(FixtureOptions::new(name, &SHOOTS)).await?;
         let to_seed = fixture.proxy_to_seed().await?;
         let [lease_probe, coordinator, weeder] =
-            REPLICAS.map(|(kind, name)| fixture.start_behind(&to_seed, kind, name));
+            REPLICAS.map(|(kind, name)| fixture.start_behind(Some(&to_seed), kind, name));
         let (lease_probe, coordinator, weeder) = tokio::try_join!(lease_probe, coordinator, weeder)?;
         Ok(Self {
             fixture,

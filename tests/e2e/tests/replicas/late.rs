@@ -45,7 +45,7 @@ async fn no_loss_is_late_when_a_witness_or_the_leader_dies() {
     let [first, second] = witnesses;
     let (victim, witness) = tokio::try_join!(first, second).unwrap();
     let to_seed = fixture.proxy_to_seed().await.unwrap();
-    let leader = fixture.start_behind(&to_seed, ServiceKind::Coordinator, "leader");
+    let leader = fixture.start_behind(Some(&to_seed), ServiceKind::Coordinator, "leader");
     let leader = leader.await.unwrap();
     until_it_leads(&leader).await;
     let healthy = async || {

@@ -7,7 +7,6 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use watchdog_proto::probe::v1::Outcome;
 
-use crate::PROJECT;
 use crate::backend::{Backend, Plan};
 use crate::fixture::Fixture;
 use crate::page::Row;
@@ -64,7 +63,7 @@ impl FaultKind {
     async fn begin(self, fixture: &Fixture, shoots: &[Arc<ShootUnderTest>]) -> anyhow::Result<()> {
         let backend = fixture.backend();
         match self {
-            Self::SeedRestarted => backend.stop_seed().await?,
+            Self::SeedRestarted => backend.server().stop().await?,
             Self::SeedPartitioned => backend.seed_proxy()?.set(Behaviour::Silent),
             Self::SeedThrottles => backend.seed_proxy()?.set(Behaviour::Throttle(1)),
             Self::HistoryCompacted => {
@@ -85,7 +84,7 @@ impl FaultKind {
     async fn end(self, fixture: &Fixture, shoots: &[Arc<ShootUnderTest>]) -> anyhow::Result<()> {
         let backend = fixture.backend();
         match self {
-            Self::SeedRestarted => backend.start_seed().await?,
+            Self::SeedRestarted => backend.server().start_again().await?,
             Self::SeedPartitioned | Self::SeedThrottles => backend.seed_proxy()?.set(Behaviour::Pass),
             Self::ShootSilent => {
                 for shoot in shoots {
@@ -135,8 +134,7 @@ impl FaultGround {
             shoot.hand_over_healthy().await?;
         }
         Ok(Self {
-            crash_loop: CrashingControlPlane::new(&seed.client, &format!("shoot--{PROJECT}--crash-loop"))
-                .await?,
+            crash_loop: CrashingControlPlane::new(&seed.client(), "shoot--real--crash-loop").await?,
             fixture,
             shoots,
         })
@@ -173,7 +171,7 @@ impl FaultGround {
             before.push(ResourceUsage::of(service).await?);
         }
 
-        let marks = [losing, recovering].map(|shoot| seed.timeline.of(shoot.namespace()).len());
+        let marks = [losing, recovering].map(|shoot| seed.timeline().of(shoot.namespace()).len());
         losing.cut_all().await;
         // The loss is seen after three quarters of a grace period, a recovery within a renew interval or two: both at
         // once.
@@ -181,7 +179,7 @@ impl FaultGround {
         recovering.reconnect().await;
         let begun = |_: &_| {
             let grown = |(shoot, mark): (&Arc<ShootUnderTest>, usize)| {
-                let entries = seed.timeline.of(shoot.namespace());
+                let entries = seed.timeline().of(shoot.namespace());
                 entries
                     .iter()
                     .skip(mark)
@@ -189,7 +187,7 @@ impl FaultGround {
             };
             [losing, recovering].into_iter().zip(marks).any(grown)
         };
-        seed.timeline
+        seed.timeline()
             .until("something is written", fixture.times().bound, begun)
             .await?;
         let untouched = calm.protection();
@@ -218,7 +216,7 @@ impl FaultGround {
             "{untouched:?} turned into {protection:?}"
         );
         self.check_history(Some(losing))?;
-        for (service, before) in seed.services().into_iter().zip(&before) {
+        for (service, before) in seed.services().iter().zip(&before) {
             ResourceUsage::wait_for(before, service).await?;
         }
         Ok(())

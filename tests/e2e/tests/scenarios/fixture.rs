@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -84,15 +85,21 @@ impl Fixture {
             _ if !Arc::ptr_eq(&seed, &self.seed()) => self.name.clone(),
             count => format!("{}-{count}", self.name),
         };
-        let site = self.backend.build(&mut stock, Some(&seed), &name, &plan).await?;
+        let lent = stock.pop().context("no API server reserved")?;
+        let site = self.backend.build(&lent, &seed, &name, &plan).await?;
+        let mut lent = vec![lent];
         let twin = match plan.twin {
             true => {
+                let server = stock.pop().context("no API server reserved")?;
                 let name = format!("{name}-twin");
-                Some(self.backend.build(&mut stock, None, &name, &plan).await?)
+                let twin = self.backend.build(&server, &self.seed(), &name, &plan).await?;
+                lent.push(server);
+                Some(twin)
             }
             false => None,
         };
-        let shoot = Arc::new(ShootUnderTest::new(seed, site, twin, plan, self.times()).await?);
+        let shoot = ShootUnderTest::new(seed, site, twin, plan, self.times(), lent).await?;
+        let shoot = Arc::new(shoot);
         self.shoots.lock().push(shoot.clone());
         Ok(shoot)
     }

@@ -8,33 +8,34 @@ use std::time::Duration;
 
 use kube::{Api, Client};
 use parking_lot::Mutex;
+use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::{Outcome, Verdict};
 
-use crate::backend::{Plan, ShootSite};
+use crate::THRESHOLD;
+use crate::backend::{HeldServers, Plan};
 use crate::page::{Account, OutageCost};
 use crate::seed::Seed;
 use crate::times::Times;
-use crate::{COUNTS, THRESHOLD};
 use watchdog_test_support::fault_proxy::FaultProxy;
-use watchdog_test_support::fixtures::{CA, KCM, MCM};
+use watchdog_test_support::fixtures::{self, CA, KCM, MCM};
 use watchdog_test_support::history::Violation;
 use watchdog_test_support::history::invariants::{Expectation, NodeTimes, violations};
 use watchdog_test_support::history::timeline::{Dependant, Fact};
-use watchdog_test_support::real::node_readiness;
+use watchdog_test_support::real::{COUNTS, RealShoot, node_readiness};
 use watchdog_test_support::wait;
 
 /// A shoot that is watched over, perhaps with a twin that is not.
 pub(crate) struct ShootUnderTest {
-    namespace: String,
     seed: Arc<Seed>,
-    site: ShootSite,
-    twin: Option<Arc<ShootSite>>,
-    proxy: Option<FaultProxy>,
+    site: RealShoot,
+    twin: Option<Arc<RealShoot>>,
     plan: Plan,
     times: Times,
     state: Mutex<ScenarioState>,
+    // Last, so that nobody borrows them while they are in use here.
+    _lent: HeldServers,
 }
 
 #[derive(Default)]
@@ -47,73 +48,70 @@ struct ScenarioState {
     twin: Option<AbortOnDropHandle<Option<Duration>>>,
 }
 
-// === impl ShootSite ===
+/// True if all nodes are there and ready, and all machines run.
+async fn is_whole(site: &RealShoot, nodes: usize) -> anyhow::Result<bool> {
+    let ready = node_readiness(&site.server.client()).await?;
+    let whole = ready.len() >= nodes && ready.values().all(|status| status == "True");
+    Ok(whole && site.machines.all_run().await?)
+}
 
-impl ShootSite {
-    /// True if all nodes are there and ready, and all machines run.
-    async fn is_whole(&self, nodes: usize) -> anyhow::Result<bool> {
-        let ready = node_readiness(&self.client()).await?;
-        let whole = ready.len() >= nodes && ready.values().all(|status| status == "True");
-        Ok(whole && self.machines.all_run().await?)
-    }
-
-    fn outage_cost(&self, restored: Option<Duration>) -> OutageCost {
-        OutageCost {
-            nodes_unknown: self.recorder.ever_unknown().len(),
-            machines_replaced: self.machines.replaced.load(Ordering::SeqCst),
-            restored,
-        }
+fn outage_cost(site: &RealShoot, restored: Option<Duration>) -> OutageCost {
+    OutageCost {
+        nodes_unknown: site.nodes.ever_unknown().len(),
+        machines_replaced: site.machines.replaced.load(Ordering::SeqCst),
+        restored,
     }
 }
 
 // === impl ShootUnderTest ===
 
 impl ShootUnderTest {
+    /// Its Cluster is as of a creation that has not come to its end: it is not probed yet.
     pub(super) async fn new(
         seed: Arc<Seed>,
-        site: ShootSite,
-        twin: Option<ShootSite>,
+        site: RealShoot,
+        twin: Option<RealShoot>,
         plan: Plan,
         times: Times,
+        lent: HeldServers,
     ) -> anyhow::Result<Self> {
-        let proxy = match plan.proxy {
-            true => Some(FaultProxy::start(site.api_server().into()).await?),
-            false => None,
+        let kubeconfig = match plan.proxy {
+            true => site.proxied_kubeconfig()?,
+            false => site.probe_kubeconfig()?,
         };
+        let grace = format!("{}ms", times.grace.mul_f64(plan.grace).as_millis());
+        let mut object = fixtures::shoot(&grace);
+        if let Some(last) = object.pointer_mut("/status/lastOperation") {
+            *last = json!({"type": "Create", "state": "Processing"});
+        }
+        site.create_cluster(&site.namespace, &kubeconfig, object).await?;
         let shoot = Self {
-            namespace: site.namespace.clone(),
             site,
             seed,
             twin: twin.map(Arc::new),
-            proxy,
             plan,
             times,
             state: Mutex::default(),
+            _lent: lent,
         };
-        if let Some(proxy) = &shoot.proxy {
-            shoot
-                .set_kubeconfig(&proxy.kubeconfig(&shoot.probe_kubeconfig()?))
-                .await?;
-        }
         shoot.wait_counts("the control plane runs", &COUNTS).await?;
         Ok(shoot)
     }
 
     /// Its namespace on the seed, which is also the name of its Cluster.
     pub(crate) fn namespace(&self) -> &str {
-        &self.namespace
+        &self.site.namespace
     }
 
     /// An administrator's client for it.
     pub(crate) fn api(&self) -> Client {
-        self.site.client()
+        self.site.server.client()
     }
 
     /// The proxy in front of its API server, if the plan says so.
     pub(crate) fn proxy(&self) -> anyhow::Result<&FaultProxy> {
-        self.proxy
-            .as_ref()
-            .ok_or_else(|| anyhow::anyhow!("no proxy was planned"))
+        anyhow::ensure!(self.plan.proxy, "no proxy was planned");
+        Ok(&self.site.proxy)
     }
 
     /// Its objects of one kind on the seed.
@@ -122,7 +120,7 @@ impl ShootUnderTest {
         K: kube::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
         K::DynamicType: Default,
     {
-        Api::namespaced(self.seed.client.clone(), &self.namespace)
+        Api::namespaced(self.seed.client(), self.namespace())
     }
 
     /// The seed it is on.
@@ -146,10 +144,10 @@ impl ShootUnderTest {
         what: &str,
         good: impl Fn(&Verdict) -> bool,
     ) -> anyhow::Result<Verdict> {
-        let what = format!("the verdict on {}: {what}", self.namespace);
+        let what = format!("the verdict on {}: {what}", self.namespace());
         let (good, bound) = (&good, self.times.bound);
         wait::until(&what, bound, || async {
-            let verdict = self.seed.verdict(&self.namespace).await?;
+            let verdict = self.seed.verdict(self.namespace()).await?;
             anyhow::ensure!(
                 good(&verdict),
                 "it is {:?}: {}",
@@ -169,12 +167,9 @@ impl ShootUnderTest {
 
     /// Waits until all dependants are at their counts, nothing is marked as held down, and all nodes are ready.
     pub(crate) async fn wait_restored(&self) -> anyhow::Result<()> {
-        let timeline = &self.seed.timeline;
-        timeline
-            .until_restored(&[&self.namespace], &COUNTS, self.times.bound)
-            .await?;
-        let what = format!("the nodes of {} are ready", self.namespace);
-        wait::until_true(&what, self.times.bound, || self.site.is_whole(self.plan.nodes)).await?;
+        self.site.wait_restored().await?;
+        let what = format!("the nodes of {} are ready", self.namespace());
+        wait::until_true(&what, self.times.bound, || is_whole(&self.site, self.plan.nodes)).await?;
         let mut state = self.state.lock();
         if let Some(healed) = state.healed {
             state.restored.get_or_insert(healed.elapsed());
@@ -199,15 +194,15 @@ impl ShootUnderTest {
         what: &str,
         good: impl Fn(&Dependant) -> bool,
     ) -> anyhow::Result<()> {
-        let timeline = &self.seed.timeline;
+        let timeline = self.seed.timeline();
         timeline
-            .until_dependants(what, &[&self.namespace], self.times.bound, good)
+            .until_dependants(what, &[self.namespace()], self.times.bound, good)
             .await
     }
 
     /// A dependant as the seed has it.
     pub(crate) fn dependant(&self, name: &str) -> Dependant {
-        let found = self.seed.timeline.dependant(&self.namespace, name);
+        let found = self.seed.timeline().dependant(self.namespace(), name);
         found.unwrap_or_default()
     }
 
@@ -223,7 +218,7 @@ impl ShootUnderTest {
     /// Watches for so long that nothing is scaled and nothing annotated.
     pub(crate) async fn stays_untouched(&self, period: Duration) -> anyhow::Result<()> {
         let before = self.protection();
-        let what = format!("nothing is done to {}", self.namespace);
+        let what = format!("nothing is done to {}", self.namespace());
         wait::holds(&what, period, || async {
             let now = self.protection();
             anyhow::ensure!(now == before, "{before:?} turned into {now:?}");
@@ -235,7 +230,7 @@ impl ShootUnderTest {
     /// Watches for so long that no node is Unknown.
     pub(crate) async fn no_node_turns_unknown(&self, period: Duration) -> anyhow::Result<()> {
         wait::holds("no node turns Unknown", period, || async {
-            let unknown = self.site.recorder.ever_unknown();
+            let unknown = self.site.nodes.ever_unknown();
             anyhow::ensure!(unknown.is_empty(), "{unknown:?} did");
             Ok(true)
         })
@@ -257,8 +252,8 @@ impl ShootUnderTest {
             verdicts: true,
         };
         violations(
-            &self.namespace,
-            &self.seed.timeline.of(&self.namespace),
+            self.namespace(),
+            &self.seed.timeline().of(self.namespace()),
             &expected,
         )
     }
@@ -277,12 +272,12 @@ impl ShootUnderTest {
             None => None,
         };
         Ok(Some(Account {
-            protected: self.site.outage_cost(restored),
-            unprotected: self.twin.as_ref().map(|twin| twin.outage_cost(twin_restored)),
+            protected: outage_cost(&self.site, restored),
+            unprotected: self.twin.as_ref().map(|twin| outage_cost(twin, twin_restored)),
         }))
     }
 
     fn fact(&self, fact: Fact) {
-        self.seed.timeline.add(&self.namespace, fact);
+        self.seed.timeline().add(self.namespace(), fact);
     }
 }

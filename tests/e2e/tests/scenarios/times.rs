@@ -41,11 +41,6 @@ impl Times {
         self
     }
 
-    /// How long a new machine takes until its node is there: a minute in reality.
-    pub(crate) fn machine_step(&self) -> Duration {
-        self.scaled(Duration::from_secs(60))
-    }
-
     /// How long an outage is that melts an unprotected shoot down: until its nodes are Unknown, and its machines given
     /// up.
     pub(crate) fn outage(&self) -> Duration {

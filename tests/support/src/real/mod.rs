@@ -22,6 +22,7 @@ mod kubeconfig;
 mod node_recorder;
 mod pki;
 mod seed_objects;
+mod shoot;
 
 use std::fmt::Debug;
 use std::future::Future;
@@ -40,7 +41,7 @@ use assets::Assets;
 pub use controller_manager::{ControllerManager, ControllerManagerOptions};
 pub use crds::{cluster_resource, install_seed_crds, machine_resource};
 pub use etcd::{Etcd, EtcdBackup};
-pub use fixture::{COUNTS, FixtureOptions, REPLICAS, RealFixture, RealShoot};
+pub use fixture::{FixtureOptions, REPLICAS, RealFixture};
 pub use gardenlet::{grant_as_gardenlet, grant_probe};
 pub use kubeconfig::kubeconfig;
 pub(crate) use node_recorder::readiness;
@@ -49,6 +50,7 @@ pub use seed_objects::{
     create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, create_released_lease,
     create_shoot, deployment, scale_of,
 };
+pub use shoot::{COUNTS, PROBE, RealShoot, ShootPlan};
 
 use crate::scratch::Scratch;
 use pki::Pki;

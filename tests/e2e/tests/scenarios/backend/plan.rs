@@ -1,5 +1,8 @@
 //! The shoot that a scenario asks for.
 
+use crate::times::Times;
+use watchdog_test_support::real::ShootPlan;
+
 /// The description of a shoot.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
@@ -11,7 +14,7 @@ pub(crate) struct Plan {
     pub(crate) counted: bool,
     /// True if they are also counted at a twin that nobody watches over. It takes an API server more.
     pub(crate) twin: bool,
-    /// True if a fault proxy stands before its API server.
+    /// True if the watchdog reaches its API server through a fault proxy.
     pub(crate) proxy: bool,
     /// Its grace period, in those of everybody else.
     pub(crate) grace: f64,
@@ -48,7 +51,7 @@ impl Plan {
         self.counted()
     }
 
-    /// With a fault proxy before its API server.
+    /// With a fault proxy between the watchdog and its API server.
     pub(crate) const fn behind_proxy(mut self) -> Self {
         self.proxy = true;
         self
@@ -66,7 +69,11 @@ impl Plan {
         self.grace(2.5)
     }
 
-    pub(super) fn zone(&self, index: usize) -> String {
-        format!("zone-{}", index % self.zones.max(1) + 1)
+    pub(super) fn of(&self, times: &Times) -> ShootPlan {
+        ShootPlan {
+            zones: self.zones,
+            machine_health_timeout: times.machine_health_timeout,
+            ..ShootPlan::nodes(self.nodes, times.grace)
+        }
     }
 }

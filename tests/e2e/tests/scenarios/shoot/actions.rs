@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::Outcome;
 
-use super::ShootUnderTest;
+use super::{ShootUnderTest, is_whole};
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::history::timeline::Fact;
 use watchdog_test_support::nodes::{Cut, LEASE_NAMESPACE};
@@ -46,7 +46,7 @@ impl ShootUnderTest {
     pub(crate) async fn change_shoot(&self, patch: Value) -> anyhow::Result<()> {
         let patch = Patch::Merge(json!({"spec": {"shoot": patch}}));
         self.clusters()
-            .patch(&self.namespace, &PatchParams::default(), &patch)
+            .patch(self.namespace(), &PatchParams::default(), &patch)
             .await?;
         Ok(())
     }
@@ -54,13 +54,13 @@ impl ShootUnderTest {
     /// Deletes the Cluster.
     pub(crate) async fn delete_cluster(&self) -> anyhow::Result<()> {
         self.clusters()
-            .delete(&self.namespace, &DeleteParams::default())
+            .delete(self.namespace(), &DeleteParams::default())
             .await?;
         Ok(())
     }
 
     fn clusters(&self) -> Api<DynamicObject> {
-        Api::all_with(self.seed.client.clone(), &cluster_resource())
+        Api::all_with(self.seed.client(), &cluster_resource())
     }
 
     // --- the network
@@ -76,21 +76,16 @@ impl ShootUnderTest {
     }
 
     async fn cut(&self, cut: Cut) {
-        self.site.nodes.cut(cut.clone()).await;
-        let nodes = self.site.nodes.list();
-        let lost = nodes.iter().filter(|(name, zone)| cut.hits(name, zone)).count();
-        let of = nodes.len();
-        self.fact(Fact::Cut { cut: lost, of });
+        self.site.cut(cut.clone()).await;
         if let Some(twin) = &self.twin {
-            twin.nodes.cut(cut).await;
+            twin.cut(cut).await;
         }
     }
 
     /// Reconnects all nodes, here and at the twin, and counts from now on how long it takes until all is as before.
     pub(crate) async fn reconnect(&self) {
-        self.site.nodes.reconnect();
+        self.site.reconnect();
         let of = self.plan.nodes;
-        self.fact(Fact::Cut { cut: 0, of });
         let now = Instant::now();
         let mut state = self.state.lock();
         state.healed.get_or_insert(now);
@@ -99,8 +94,8 @@ impl ShootUnderTest {
         {
             let bound = self.times.bound * 2;
             let whole = async move {
-                twin.nodes.reconnect();
-                let whole = wait::until_true("the twin is whole", bound, || twin.is_whole(of)).await;
+                twin.reconnect();
+                let whole = wait::until_true("the twin is whole", bound, || is_whole(&twin, of)).await;
                 whole.ok().map(|()| now.elapsed())
             };
             state.twin = Some(AbortOnDropHandle::new(tokio::spawn(whole)));
@@ -109,15 +104,15 @@ impl ShootUnderTest {
 
     /// Ends its API server; its kubelets cannot renew either.
     pub(crate) async fn stop_api_server(&self) -> anyhow::Result<()> {
-        self.site.nodes.cut(Cut::All).await;
-        self.site.api_server().stop().await
+        self.site.kubelets.cut(Cut::All).await;
+        self.site.server.stop().await
     }
 
     /// Starts its API server again; its kubelets try again in their own rhythm.
     pub(crate) async fn start_api_server(&self) -> anyhow::Result<()> {
         // It answers for seconds before it is ready, and kubelets do not wait for that.
-        self.site.nodes.reconnect();
-        self.site.api_server().start_again().await
+        self.site.kubelets.reconnect();
+        self.site.server.start_again().await
     }
 
     async fn wait_renewed(&self, before: &BTreeMap<String, String>) -> anyhow::Result<()> {
@@ -132,7 +127,7 @@ impl ShootUnderTest {
 
     /// Names of its nodes, sorted.
     pub(crate) fn nodes(&self) -> Vec<String> {
-        let nodes = self.site.nodes.list();
+        let nodes = self.site.kubelets.list();
         nodes.into_iter().map(|(name, _)| name).collect()
     }
 
@@ -175,7 +170,7 @@ impl ShootUnderTest {
     /// Sets the phase of the machine of a node.
     pub(crate) async fn set_machine_phase(&self, node: &str, phase: &str) -> anyhow::Result<()> {
         let machines: Api<DynamicObject> =
-            Api::namespaced_with(self.seed.client.clone(), &self.namespace, &machine_resource());
+            Api::namespaced_with(self.seed.client(), self.namespace(), &machine_resource());
         let of = ListParams::default().labels(&format!("node={node}"));
         let found = machines.list(&of).await?;
         let machine = found.items.first().context("a node without a machine")?;
