@@ -9,7 +9,7 @@ use futures::future::try_join_all;
 use super::shoot::{PROBE, namespace};
 use super::{
     ApiServerOptions, COUNTS, ControllerManager, ControllerManagerOptions, KubeApiserver, RealControlPlane,
-    RealShoot, ShootPlan, create_namespace, create_released_lease, install_seed_crds,
+    RealShoot, ShootOptions, create_namespace, create_released_lease, install_seed_crds,
 };
 use crate::fault_proxy::FaultProxy;
 use crate::fixtures;
@@ -161,14 +161,14 @@ impl RealFixture {
     }
 
     async fn start_shoot(&self, name: &str, server: ShootServer) -> anyhow::Result<RealShoot> {
-        let plan = ShootPlan {
+        let options = ShootOptions {
             zones: 3,
-            ..ShootPlan::nodes(5, self.grace)
+            ..ShootOptions::nodes(5, self.grace)
         };
         let (own, controller_manager) = server.judge.unzip();
         let (seed, server) = (self.seed.client(), Arc::new(server.server));
         let timeline = self.timeline.clone();
-        let mut shoot = RealShoot::start(&seed, timeline, name, plan, server, controller_manager).await?;
+        let mut shoot = RealShoot::start(&seed, timeline, name, options, server, controller_manager).await?;
         shoot.plane = own;
         Ok(shoot)
     }

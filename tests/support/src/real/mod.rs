@@ -50,7 +50,7 @@ pub use seed_objects::{
     create_cluster, create_deployment, create_kubeconfig_secret, create_namespace, create_released_lease,
     create_shoot, deployment, scale_of,
 };
-pub use shoot::{COUNTS, PROBE, RealShoot, ShootPlan};
+pub use shoot::{COUNTS, PROBE, RealShoot, ShootOptions};
 
 use crate::scratch::Scratch;
 use pki::Pki;

@@ -35,7 +35,7 @@ const WORKLOAD_DELAY: Duration = Duration::from_millis(300);
 
 /// The description of a shoot.
 #[derive(Clone, Copy, Debug)]
-pub struct ShootPlan {
+pub struct ShootOptions {
     /// Number of nodes.
     pub nodes: usize,
     /// Zones that they are spread over, `zone-1` and on.
@@ -64,7 +64,7 @@ pub struct RealShoot {
     pub workloads: WorkloadController,
     seed: Client,
     timeline: Arc<Timeline>,
-    plan: ShootPlan,
+    options: ShootOptions,
     _tasks: [AbortOnDropHandle<()>; 2],
     // Last, so that its processes outlive what talks to them.
     /// Of its own where it does not share one.
@@ -76,9 +76,9 @@ pub(super) fn namespace(shoot: &str) -> String {
     format!("shoot--real--{shoot}")
 }
 
-// === impl ShootPlan ===
+// === impl ShootOptions ===
 
-impl ShootPlan {
+impl ShootOptions {
     /// Nodes in one zone. Machines are replaced after fifteen grace periods: by default 40 s, and 10 min.
     pub fn nodes(nodes: usize, grace: Duration) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl RealShoot {
         seed: &Client,
         timeline: Arc<Timeline>,
         name: &str,
-        plan: ShootPlan,
+        options: ShootOptions,
         server: Arc<KubeApiserver>,
         controller_manager: Option<ControllerManager>,
     ) -> anyhow::Result<Self> {
@@ -120,19 +120,25 @@ impl RealShoot {
         create_namespace(seed, &namespace).await?;
         grant_probe(&shoot, PROBE).await?;
         create_namespace(&shoot, LEASE_NAMESPACE).await?;
-        let mut kubelets = RunningKubelets::new(&shoot, seed, &namespace, plan.grace / 4);
+        let mut kubelets = RunningKubelets::new(&shoot, seed, &namespace, options.grace / 4);
         if controller_manager.is_none() {
             kubelets = kubelets.spread();
         }
         let kubelets = Arc::new(kubelets);
-        for node in 0..plan.nodes {
-            kubelets.start(&kubelets.next_name(), &plan.zone(node)).await?;
+        for node in 0..options.nodes {
+            kubelets.start(&kubelets.next_name(), &options.zone(node)).await?;
             if controller_manager.is_some() {
                 // The first node of a loss is silent for longer than the others, but not for a whole interval.
-                tokio::time::sleep(plan.grace / 40).await;
+                tokio::time::sleep(options.grace / 40).await;
             }
         }
-        let machines = Machines::new(seed, &namespace, &shoot, kubelets.clone(), plan.machine_times());
+        let machines = Machines::new(
+            seed,
+            &namespace,
+            &shoot,
+            kubelets.clone(),
+            options.machine_times(),
+        );
         let machines = Arc::new(machines);
         let workloads = run_control_plane(seed, &namespace, controller_manager, machines.clone());
         for (name, replicas) in COUNTS {
@@ -153,7 +159,7 @@ impl RealShoot {
             workloads,
             seed: seed.clone(),
             timeline,
-            plan,
+            options,
             plane: None,
         })
     }
@@ -170,7 +176,7 @@ impl RealShoot {
 
     /// Its Shoot object, once Gardener has created it.
     pub fn object(&self) -> Value {
-        fixtures::shoot(&format!("{}ms", self.plan.grace.as_millis()))
+        fixtures::shoot(&format!("{}ms", self.options.grace.as_millis()))
     }
 
     /// The objects that Gardener creates last: from then on the shoot is probed, through the proxy.

@@ -1,7 +1,7 @@
 //! The shoot that a scenario asks for.
 
 use crate::times::Times;
-use watchdog_test_support::real::ShootPlan;
+use watchdog_test_support::real::ShootOptions;
 
 /// The description of a shoot.
 #[derive(Clone, Debug)]
@@ -69,11 +69,11 @@ impl Plan {
         self.grace(2.5)
     }
 
-    pub(super) fn of(&self, times: &Times) -> ShootPlan {
-        ShootPlan {
+    pub(super) fn of(&self, times: &Times) -> ShootOptions {
+        ShootOptions {
             zones: self.zones,
             machine_health_timeout: times.machine_health_timeout,
-            ..ShootPlan::nodes(self.nodes, times.grace)
+            ..ShootOptions::nodes(self.nodes, times.grace)
         }
     }
 }
