@@ -41,8 +41,9 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// The same after one that failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Deadline of one request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+/// Deadline of one request, that of the leader election on a slow API server. With a shorter one, replicas that start
+/// where a leader can still act would find nobody and would not be found.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Follows the members of a service.
 pub struct FollowedMembers {
@@ -244,3 +245,6 @@ impl FollowedMembers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
