@@ -27,6 +27,10 @@ const LOOP: &str = "leader-election";
 /// to stop.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// The same while the API server is slow: two requests, each of which may take as long as those of the election. Both
+/// times are a drain's.
+const SLOW_RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The settings of a leader election.
 pub struct ElectionConfig {
     /// For the seed.
@@ -309,8 +313,13 @@ impl LeaderElection {
     /// Ceases to lead, and releases the Lease once no action is under way.
     async fn leave(mut self, claiming: bool) {
         self.setter.follow(None);
-        let lease = self.config.lease;
-        if !self.setter.idle(RELEASE_TIMEOUT).await {
+        let (lease, times) = (self.config.lease, *self.candidate.times(self.now()));
+        // Always the usual ones where a process has no others, such as in the Go program's Pod.
+        let within = match times == self.config.timing.usual {
+            true => RELEASE_TIMEOUT,
+            false => SLOW_RELEASE_TIMEOUT,
+        };
+        if !self.setter.idle(within).await {
             tracing::warn!(
                 lease,
                 "a write is still in flight at the end of the drain; the Lease expires on its own"
@@ -320,7 +329,7 @@ impl LeaderElection {
         if !claiming && !self.candidate.is_leader() {
             return;
         }
-        match timeout(RELEASE_TIMEOUT, self.release()).await {
+        match timeout(within, self.release(times.request_timeout())).await {
             Ok(Ok(())) => tracing::info!(lease, "the Lease is released"),
             Ok(Err(error)) => {
                 tracing::warn!(lease, %error, "the Lease was not released; it expires on its own")
@@ -329,9 +338,8 @@ impl LeaderElection {
         }
     }
 
-    async fn release(&mut self) -> Result<(), RequestError> {
+    async fn release(&mut self, deadline: Duration) -> Result<(), RequestError> {
         let (name, began) = (self.config.lease, self.now());
-        let deadline = self.candidate.times(began).request_timeout();
         // A renewal may have been under way.
         let lease = request_within(deadline, stored_lease::read(&self.stored, name)).await?;
         self.candidate.on_read(began, self.now(), lease, 0.0);

@@ -1,11 +1,13 @@
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::*;
+use crate::leadership::LeaseTimes;
 
 fn election() -> (Leadership, LeaderElection) {
     let api = tower::service_fn(|_: Request<Body>| std::future::pending::<kube::Result<Response<Body>>>());
@@ -102,6 +104,47 @@ async fn a_drain_ends_within_2_s_whatever_a_write_or_the_seed_does() {
         assert!(!leadership.is_leader());
         drop(permit);
     }
+}
+
+/// A write and each request of the election take as long as they may where the Lease can still be renewed.
+#[tokio::test(start_paused = true)]
+async fn a_drain_on_a_slow_api_server_releases_the_lease() {
+    let stored = Arc::new(Mutex::new(json!({
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "lease", "resourceVersion": "1"},
+        "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
+    })));
+    let seen = Arc::clone(&stored);
+    let slowest = LeaseTimes::CLIENT_GO.request_timeout() - Duration::from_millis(1);
+    let api = tower::service_fn(move |request: Request<Body>| {
+        let stored = Arc::clone(&stored);
+        async move {
+            sleep(slowest).await;
+            let body = request.into_body().collect().await?.to_bytes();
+            let mut stored = stored.lock();
+            if let Ok(lease) = serde_json::from_slice(&body) {
+                *stored = lease;
+                stored["metadata"]["resourceVersion"] = json!(format!("{:?}", Instant::now()));
+            }
+            Ok::<_, kube::Error>(Response::new(Body::from(stored.to_string().into_bytes())))
+        }
+    });
+    let (leadership, election) = election_by(kube::Client::new(api, "garden"));
+    let stop = election.stop.clone();
+    let running = tokio::spawn(election.run());
+    let mut leads = leadership.subscribe();
+    let leading = timeout(Duration::from_secs(60), leads.wait_for(|leads| *leads));
+    leading.await.unwrap().unwrap();
+    let permit = leadership.act().unwrap();
+    let write = tokio::spawn(async move {
+        sleep(slowest).await;
+        drop(permit);
+    });
+    stop.cancel();
+    running.await.unwrap();
+    assert!(write.is_finished() && !leadership.is_leader());
+    assert_eq!(seen.lock()["spec"]["holderIdentity"], "", "it is released");
 }
 
 #[tokio::test(start_paused = true)]
