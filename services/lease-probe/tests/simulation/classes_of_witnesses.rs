@@ -108,7 +108,7 @@ pub(crate) fn one_killed(history: &mut Builder) {
     kill_one(history, at);
 }
 
-/// One witness after the other is replaced. The chart keeps them this far apart (`minReadySeconds`).
+/// One witness after the other is replaced. The chart keeps them this far apart (`initialDelaySeconds`).
 pub(crate) fn rolling_update_around_a_loss(history: &mut Builder) {
     let first = history.random.between(40 * SECOND, 80 * SECOND);
     let second = first + history.random.seconds(45.0, 90.0);
