@@ -159,15 +159,12 @@ fn settings(shoot: &Shoot) -> Result<ShootSettings, SkipReason> {
 impl ShootSettings {
     /// These settings for a probe that ran with those `before`. If they are not rolled out, kube-controller-manager may
     /// still have the grace period from before, so the shorter one counts: silence of a node that is cut off is a loss
-    /// under both.
+    /// under both. `default` is the configured one.
     #[must_use]
-    pub fn following(mut self, before: &Self, is_rolled_out: bool) -> Self {
-        if let (Some(grace), Some(before), false) = (
-            &mut self.node_monitor_grace,
-            before.node_monitor_grace,
-            is_rolled_out,
-        ) {
-            *grace = before.min(*grace);
+    pub fn following(mut self, before: &Self, is_rolled_out: bool, default: Duration) -> Self {
+        let grace = |settings: &Self| settings.node_monitor_grace.unwrap_or(default);
+        if !is_rolled_out && grace(before) < grace(&self) {
+            self.node_monitor_grace = before.node_monitor_grace;
         }
         self
     }

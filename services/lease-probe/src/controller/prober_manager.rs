@@ -163,7 +163,11 @@ impl ProberManager {
                 let is_rolled_out = cluster.shoot.as_ref().is_ok_and(|shoot| shoot.is_rolled_out);
                 let running = inner.probes.get(shoot);
                 let settings = match running {
-                    Some(running) => settings.following(&running.inputs.borrow().settings, is_rolled_out),
+                    Some(running) => settings.following(
+                        &running.inputs.borrow().settings,
+                        is_rolled_out,
+                        config.kcm_node_monitor_grace_duration,
+                    ),
                     None => settings,
                 };
                 let inputs = inner.inputs(shoot, settings, config);

@@ -176,7 +176,8 @@ impl ShootScript {
         if let Some(before) = before {
             let is_rolled_out = |change: &GraceChange| change.rolled_out <= at || at < change.in_cluster;
             let is_rolled_out = self.input_changes.graces.iter().all(is_rolled_out);
-            settings = settings.following(&before.settings, is_rolled_out);
+            let default = config.kcm_node_monitor_grace_duration;
+            settings = settings.following(&before.settings, is_rolled_out, default);
         }
         ProbeInputs {
             settings: Arc::new(settings),

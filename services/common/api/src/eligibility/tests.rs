@@ -165,10 +165,15 @@ fn a_longer_grace_period_counts_when_it_is_rolled_out() {
         (Some(40), Some(120), false, Some(40)),
         (Some(40), Some(120), true, Some(120)),
         (Some(120), Some(40), false, Some(40)),
-        (None, Some(120), false, Some(120)),
+        // Without one of its own, the shoot has the default.
+        (None, Some(120), false, None),
+        (None, Some(30), false, Some(30)),
         (Some(120), None, false, None),
+        (Some(30), None, false, Some(30)),
+        (Some(30), None, true, None),
     ] {
-        let followed = with_grace(now).following(&with_grace(before), is_rolled_out);
+        let default = Duration::from_secs(40);
+        let followed = with_grace(now).following(&with_grace(before), is_rolled_out, default);
         assert_eq!(
             followed,
             with_grace(expected),
