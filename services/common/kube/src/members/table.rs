@@ -17,8 +17,9 @@ pub const MAX_MEMBERS: u32 = 64;
 /// Between two lists at most this long counts: in a longer pause this process, or the API server, may have stood still.
 const LONGEST_STEP: Duration = Duration::from_secs(8);
 
-/// Leases that did not change for this long are deleted. Kept until then for people to look at.
-const ABANDONED_AFTER: Duration = Duration::from_secs(3600);
+/// Leases that did not change for this long are deleted: Pods that die one after the other, each with a new name, must
+/// not leave so many that a live replica is not among [`MAX_MEMBERS`].
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// The live members: identity to gRPC address.
 pub type Members = BTreeMap<Identity, Arc<str>>;
@@ -127,10 +128,31 @@ mod tests {
         assert_eq!(names(&table), ["a"], "it could have renewed its Lease for 15 s");
     }
 
+    /// Pods that are evicted leave their Leases, and their successors have new names.
+    #[test]
+    fn replicas_that_die_one_after_the_other_hide_no_live_one() {
+        let (mut table, at) = (MemberTable::default(), clock());
+        let mut leases = BTreeMap::new();
+        for turn in 0..720 {
+            leases.insert("z".to_owned(), seen("z", turn));
+            for pod in 0..3 {
+                let name = format!("a-{turn}-{pod}");
+                leases.insert(name.clone(), seen(&name, 0));
+            }
+            // An API server lists them by name.
+            let listed = leases.values().take(MAX_MEMBERS as usize).cloned();
+            table.listed(at(5 * turn), listed.collect());
+            assert!(names(&table).contains(&"z".to_owned()), "in turn {turn}");
+            for dead in table.abandoned() {
+                leases.remove(&dead.lease);
+            }
+        }
+    }
+
     #[test]
     fn the_lease_of_a_member_that_died_long_ago_is_abandoned_and_strangers_are_bounded() {
         let (mut table, at) = (MemberTable::default(), clock());
-        for turn in 0..=720 {
+        for turn in 0..=12 {
             assert_eq!(table.abandoned(), []);
             table.listed(at(5 * turn), vec![seen("a", turn), seen("b", 7)]);
         }
