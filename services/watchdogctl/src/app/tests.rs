@@ -262,7 +262,11 @@ async fn incidents_and_reports_are_those_of_the_coordinator() {
     let markdown = shown(&format!("{options} report a/cut-off -o markdown")).await;
     assert_parts(
         &markdown,
-        &["# Incidents of shoot--a--cut-off\n", "\n<svg xmlns=", "</svg>\n"],
+        &[
+            "# Incidents of shoot--a--cut-off\n",
+            "\n```mermaid\ngantt\n",
+            "\n```\n",
+        ],
     );
     let report = json(&format!("{options} report a/cut-off")).await;
     assert_eq!(report["scaling"]["incident"]["outcome"], "OUTCOME_LEASES_EXPIRED");

@@ -10,7 +10,7 @@ use super::shoot::{self, ShootExplanation};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
 use crate::render::incident::{self, Prevention, ShootIncident};
-use crate::render::{Format, Frame, code_block, svg, text};
+use crate::render::{Format, Frame, code_block, text};
 
 pub(crate) async fn read(
     dialer: &ProgramDialer,
@@ -85,7 +85,7 @@ fn markdown(found: &ShootExplanation, scaling: Option<&ShootScaling>, frame: &Fr
     for incident in incidents {
         let started = text::timestamp(incident.incident.start_time);
         let started = started.map_or_else(|| "an unknown time".to_owned(), text::day_and_clock);
-        let (state, picture) = (incident.state(), svg::timeline(shoot, &incident));
+        let (state, picture) = (incident.state(), incident.picture(shoot));
         let lines = code_block(&incident.lines(&plain));
         out.push_str(&format!(
             "\n## Incident of {started}, {state}\n\n{picture}\n{lines}"
@@ -148,8 +148,8 @@ mod tests {
             assert!(shown.contains(&format!("    {line}\n")), "{line}: {shown}");
         }
         let (newest, oldest) = (
-            shown.find("\n## Incident of 2026-11-23 00:39:50Z, not ended\n\n<svg "),
-            shown.find("\n## Incident of 2026-11-23 00:33:20Z, ended after 5m12s\n\n<svg "),
+            shown.find("\n## Incident of 2026-11-23 00:39:50Z, not ended\n\n```mermaid\ngantt\n"),
+            shown.find("\n## Incident of 2026-11-23 00:33:20Z, ended after 5m12s\n\n```mermaid\ngantt\n"),
         );
         assert!(newest.is_some() && newest < oldest, "{shown}");
     }

@@ -275,14 +275,49 @@ impl<'a> ShootIncident<'a> {
         moments
     }
 
-    /// The time of a moment; `-` if the start is not known.
-    fn clock(&self, moment: &IncidentMoment, now: Timestamp) -> String {
-        let at = || {
-            let passed = SignedDuration::try_from_secs_f64(moment.after).ok()?;
-            let started = text::timestamp(self.incident.start_time)?;
-            started.checked_add(passed).ok()
+    /// The time so many seconds after the start; none if the start is not known.
+    fn at(&self, seconds: f64) -> Option<Timestamp> {
+        let passed = SignedDuration::try_from_secs_f64(seconds).ok()?;
+        let started = text::timestamp(self.incident.start_time)?;
+        started.checked_add(passed).ok()
+    }
+
+    /// A picture in Markdown: a Gantt chart of Mermaid. GitHub and GitLab draw it, and remove SVG. Its times are UTC,
+    /// because Mermaid shows the digits that it reads. Nothing, if the start is not known.
+    pub(crate) fn picture(&self, shoot: &str) -> String {
+        let time = |seconds| Some(self.at(seconds)?.strftime("%Y-%m-%d %H:%M:%S%.3f").to_string());
+        let section = |name: &str| Some(format!("section {}", words(name)));
+        let bar = |kind: &str, what: &str, from: f64, to: f64| {
+            let name = words(&format!("{what} for {}", duration_of(to - from)));
+            Some(format!("{name} :{kind}, {}, {}", time(from)?, time(to)?))
         };
-        text::shown(at().map(|at| text::clock(at, now)))
+        let milestone = |name: &str, at| Some(format!("{name} :milestone, {}, 0ms", time(at)?));
+        if self.at(0.0).is_none() {
+            return String::new();
+        }
+        let before = seconds(self.incident.last_renewal_to_verdict).unwrap_or_default();
+        let end = self.length().as_secs_f64();
+        let healthy = seconds(self.incident.verdict_to_healthy);
+        let marked = self.grace().as_secs_f64() - before;
+        let is_marked = before > 0.0 && marked < end;
+        let would = "kube-controller-manager would mark the nodes Unknown";
+        let mut lines = vec![
+            Some(format!("title Incident of {}", words(shoot))),
+            Some("dateFormat YYYY-MM-DD HH:mm:ss.SSS".to_owned()),
+            Some("axisFormat %H:%M:%S".to_owned()),
+            section("leases"),
+            bar("done", "not renewed, no verdict yet", -before, 0.0),
+            bar("crit", &self.outcome(), 0.0, healthy.unwrap_or(end)),
+            milestone("verdict", 0.0),
+            milestone(would, marked).filter(|_| is_marked),
+            healthy.and_then(|healthy| milestone("verdict healthy", healthy)),
+        ];
+        for down in self.down_times() {
+            let up = down.to.unwrap_or(end).max(down.from);
+            lines.extend([section(&down.name), bar("active", "scaled down", down.from, up)]);
+        }
+        let lines = lines.into_iter().flatten().map(|line| format!("  {line}\n"));
+        format!("```mermaid\ngantt\n{}```\n", lines.collect::<String>())
     }
 
     pub(crate) fn lines(&self, frame: &Frame) -> String {
@@ -305,7 +340,9 @@ impl<'a> ShootIncident<'a> {
         let table = TextTable::of(self.moments())
             .indented(2)
             .column("AFTER", |moment| duration_of(moment.after))
-            .column("AT", |moment| self.clock(moment, frame.now))
+            .column("AT", |moment| {
+                text::shown(self.at(moment.after).map(|at| text::clock(at, frame.now)))
+            })
             .column("BY", |moment| moment.who.clone())
             .column("WHAT", |moment| moment.what.clone());
         out.push_str(&table.render(frame));
@@ -315,6 +352,12 @@ impl<'a> ShootIncident<'a> {
         }
         out
     }
+}
+
+/// A text without any character that Mermaid or Markdown takes for markup.
+fn words(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_., ".contains(c);
+    text.chars().map(|c| if is_plain(c) { c } else { ' ' }).collect()
 }
 
 /// Each stage, and how long it took.
@@ -514,6 +557,65 @@ incident not ended: 0 down, 0 up, 0 writes failed
             alone.contains("; mode observe, no other writer to compare with\n"),
             "{alone}"
         );
+    }
+
+    fn drawn(shoot: &str, incident: Incident) -> String {
+        let scaling = after(incident);
+        let incident = ShootIncident::all(&scaling, testing::pipe().now).next().unwrap();
+        incident.picture(shoot)
+    }
+
+    #[test]
+    fn the_picture_has_a_section_for_the_leases_and_for_each_dependant() {
+        let expected = "\
+```mermaid
+gantt
+  title Incident of shoot--a--b
+  dateFormat YYYY-MM-DD HH:mm:ss.SSS
+  axisFormat %H:%M:%S
+  section leases
+  not renewed, no verdict yet for 32s :done, 2026-11-23 00:32:48.000, 2026-11-23 00:33:20.000
+  LEASES_EXPIRED for 5m00s :crit, 2026-11-23 00:33:20.000, 2026-11-23 00:38:20.000
+  verdict :milestone, 2026-11-23 00:33:20.000, 0ms
+  kube-controller-manager would mark the nodes Unknown :milestone, 2026-11-23 00:33:28.000, 0ms
+  verdict healthy :milestone, 2026-11-23 00:38:20.000, 0ms
+  section kube-controller-manager
+  scaled down for 5m00s :active, 2026-11-23 00:33:20.250, 2026-11-23 00:38:21.000
+```
+";
+        assert_eq!(drawn("shoot--a--b", ended()), expected);
+    }
+
+    #[test]
+    fn names_with_markup_are_text_in_the_picture() {
+        let mut incident = ended();
+        for times in &mut incident.scale_times {
+            times.resource.as_mut().unwrap().name = "a:b;c#d\n```<script>\u{1b}[2J%%{".to_owned();
+        }
+        let picture = drawn("a\n```b", incident);
+        assert!(picture.contains("  title Incident of a    b\n"), "{picture}");
+        assert!(
+            picture.contains("  section a b c d     script   2J   \n"),
+            "{picture}"
+        );
+    }
+
+    #[test]
+    fn an_incident_without_any_data_and_one_that_never_ends_are_drawn() {
+        let endless = Incident {
+            verdict_to_healthy: None,
+            verdict_to_restored: testing::seconds(i64::MAX),
+            ..ended()
+        };
+        let future = Incident {
+            start_time: testing::ago(-100_000),
+            ..Incident::default()
+        };
+        for incident in [future, endless] {
+            let picture = drawn("a", incident);
+            assert!(picture.contains("  verdict :milestone, "), "{picture}");
+        }
+        assert_eq!(drawn("a", Incident::default()), "", "its start is not known");
     }
 
     #[test]

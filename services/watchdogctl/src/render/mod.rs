@@ -3,7 +3,6 @@
 pub(crate) mod cells;
 mod frame;
 pub(crate) mod incident;
-pub(crate) mod svg;
 pub(crate) mod table;
 #[cfg(test)]
 pub(crate) mod testing;
