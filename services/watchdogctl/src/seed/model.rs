@@ -250,30 +250,25 @@ impl SeedModel {
         mut set: impl FnMut(&mut ShootRecord, Option<(ApiMessage<V>, Instant)>),
     ) {
         self.on_contact(program, &update, now);
-        match update {
-            Update::Snapshot(items, completeness) => {
-                // While a replica is missing, its items stay as old as they are.
-                if completeness.complete {
-                    self.shoots.values_mut().for_each(|record| set(record, None));
-                }
-                for (name, received) in items {
-                    let record = self.shoots.entry(printable(&name)).or_default();
-                    set(record, Some(shown(&received)));
-                }
-            }
-            Update::Upsert(name, received) => {
-                let record = self.shoots.entry(printable(&name)).or_default();
-                set(record, Some(shown(&received)));
-                return;
-            }
-            Update::Removed(name) => {
-                if let Some(record) = self.shoots.get_mut(&printable(&name)) {
-                    set(record, None);
-                }
-            }
-            Update::Completeness(_) | Update::Skipped(_) | Update::Lost(_) => return,
+        let is_upsert = matches!(update, Update::Upsert(..));
+        // While a replica is missing, its items stay as old as they are.
+        if matches!(&update, Update::Snapshot(_, completeness) if completeness.complete) {
+            self.shoots.values_mut().for_each(|record| set(record, None));
         }
-        self.shoots.retain(|_, record| record.is_known());
+        let items = match update {
+            Update::Snapshot(items, _) => items.into_iter().map(|(name, item)| (name, Some(item))).collect(),
+            Update::Upsert(name, item) => vec![(name, Some(item))],
+            Update::Removed(name) => vec![(name, None)],
+            Update::Completeness(_) | Update::Skipped(_) | Update::Lost(_) => Vec::new(),
+        };
+        for (name, item) in items {
+            let record = self.shoots.entry(printable(&name)).or_default();
+            set(record, item.map(|item| shown(&item)));
+        }
+        // Not at each of the many renewals.
+        if !is_upsert {
+            self.shoots.retain(|_, record| record.is_known());
+        }
     }
 
     /// True if a program has reported lately, or is not followed.
