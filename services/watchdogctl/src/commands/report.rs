@@ -1,15 +1,12 @@
 //! `report`: the incidents of a shoot, also as Markdown to attach to a ticket.
 
-use std::collections::BTreeMap;
-
-use serde::Serialize;
 use watchdog_proto::scaling::v1::ShootScaling;
 
 use super::WrittenAnswer;
 use super::shoot::{self, ShootExplanation};
 use crate::connect::ProgramDialer;
 use crate::error::CommandError;
-use crate::render::incident::{self, Prevention, ShootIncident};
+use crate::render::incident::{self, ShootIncident};
 use crate::render::{Format, Frame, code_block, text};
 
 pub(crate) async fn read(
@@ -17,36 +14,25 @@ pub(crate) async fn read(
     shoot: &str,
     frame: &Frame,
 ) -> Result<WrittenAnswer, CommandError> {
-    written(&shoot::read_reports(dialer, shoot).await?, frame)
+    written(shoot::read_reports(dialer, shoot).await?, frame)
 }
 
-/// A shoot, and by the name of each incident what that would have cost.
-#[derive(Serialize)]
-struct ReportedIncidents<'a> {
-    #[serde(flatten)]
-    now: &'a ShootExplanation,
-    prevented: BTreeMap<&'static str, Prevention>,
-}
-
-fn written(found: &ShootExplanation, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+fn written(mut found: ShootExplanation, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
     let scaling = found.scaling.as_deref();
+    let text = if frame.format == Format::Markdown {
+        markdown(&found, scaling, frame)
+    } else {
+        let lines = scaling.map(|scaling| incident::lines(scaling, frame));
+        format!("{}\n{}", present(&found, frame), lines.unwrap_or_default())
+    };
     let incidents = scaling
         .into_iter()
         .flat_map(|scaling| ShootIncident::all(scaling, frame.now));
     let prevented = incidents.map(|incident| (incident.name, incident.prevention()));
-    let value = ReportedIncidents {
-        now: found,
-        prevented: prevented.collect(),
-    };
-    let text = if frame.format == Format::Markdown {
-        markdown(found, scaling, frame)
-    } else {
-        let lines = scaling.map(|scaling| incident::lines(scaling, frame));
-        format!("{}\n{}", present(found, frame), lines.unwrap_or_default())
-    };
+    found.prevented = Some(prevented.collect());
     Ok(WrittenAnswer {
         code: found.gaps.code(),
-        ..WrittenAnswer::of(frame, text, value)?
+        ..WrittenAnswer::of(frame, text, found)?
     })
 }
 
@@ -124,7 +110,7 @@ mod tests {
             ))),
             ..ShootExplanation::default()
         };
-        written(&now, frame).unwrap().printed(frame.format).unwrap()
+        written(now, frame).unwrap().printed(frame.format).unwrap()
     }
 
     fn markdown() -> Frame {
@@ -173,7 +159,10 @@ mod tests {
             ..ShootExplanation::default()
         };
         for frame in [markdown(), testing::pipe()] {
-            let shown = written(&calm, &frame).unwrap().printed(frame.format).unwrap();
+            let shown = written(calm.clone(), &frame)
+                .unwrap()
+                .printed(frame.format)
+                .unwrap();
             assert!(shown.contains("\nNothing has happened to this shoot"), "{shown}");
         }
     }

@@ -1,5 +1,7 @@
 //! `shoot`: why a shoot is where it is.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use watchdog_client::wire::micros;
 use watchdog_proto::probe::v1::{Evidence, ExclusionCount, Outcome, Verdict};
@@ -11,6 +13,7 @@ use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
 use crate::error::{CommandError, WRONG};
 use crate::program::Program;
+use crate::render::incident::Prevention;
 use crate::render::table::TextTable;
 use crate::render::{AnswerGaps, Frame, Style, cells, incident, text};
 
@@ -26,6 +29,9 @@ pub(crate) struct ShootExplanation {
     /// Of the current direction; none while the shoot is held, and in reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) plan: Option<ApiMessage<PlanScalingResponse>>,
+    /// By the name of each incident what that would have cost; only in reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) prevented: Option<BTreeMap<&'static str, Prevention>>,
     #[serde(flatten)]
     pub(crate) gaps: AnswerGaps,
 }
@@ -279,6 +285,7 @@ mod tests {
                 missing_replicas: ["lease-probe-1".to_owned()].into(),
                 ..AnswerGaps::default()
             },
+            ..ShootExplanation::default()
         };
         let text = report.text(&testing::pipe());
         let expected = "\
