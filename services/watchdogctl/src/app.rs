@@ -58,7 +58,6 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
             return watched.map(|()| ExitCode::SUCCESS);
         }
         CtlCommand::Release(args) => Box::pin(release::run(&connect, args, &frame)).await?,
-        CtlCommand::Incidents => Box::pin(incidents::read(&connect, &frame)).await?,
         command => {
             let ask = async |dialer| Box::pin(ask_one(&dialer, command, &frame)).await;
             side_by_side(Box::pin(ask_each(&connect, ask)).await?, &frame)?
@@ -111,15 +110,14 @@ async fn ask_one(
         CtlCommand::Report(shoot) => report::read(dialer, &shoot.name, frame).await,
         CtlCommand::Weeders(filter) => lists::weeders(dialer, filter, frame).await,
         CtlCommand::Services(filter) => lists::services(dialer, filter, frame).await,
+        CtlCommand::Incidents => incidents::read(dialer, frame).await,
         CtlCommand::Replicas => replicas::read(dialer, frame).await,
         CtlCommand::Verdicts(args) => lists::verdicts(dialer, args, frame).await,
         CtlCommand::Scaling(args) => lists::scaling(dialer, args, frame).await,
         CtlCommand::Certificate { folder } => certificate::write(dialer, folder, frame),
-        CtlCommand::Incidents
-        | CtlCommand::Release(_)
-        | CtlCommand::Ui { .. }
-        | CtlCommand::Completion { .. }
-        | CtlCommand::Man => Err(CommandError::unexpected("the command does not ask one seed")),
+        CtlCommand::Release(_) | CtlCommand::Ui { .. } | CtlCommand::Completion { .. } | CtlCommand::Man => {
+            Err(CommandError::unexpected("the command does not ask one seed"))
+        }
     }
 }
 

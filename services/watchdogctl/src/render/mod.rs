@@ -38,14 +38,10 @@ pub(crate) struct AnswerGaps {
     pub(crate) unanswered: Vec<Unanswered>,
 }
 
-/// A program or a seed that did not answer, and why.
+/// A program that did not answer, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Unanswered {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    program: Option<&'static str>,
-    /// The context of a seed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    context: Option<String>,
+    program: &'static str,
     #[serde(flatten)]
     error: CommandError,
 }
@@ -57,21 +53,8 @@ impl AnswerGaps {
         program: &'static str,
         answer: Result<T, CommandError>,
     ) -> Option<T> {
-        let note = |error| self.add(Some(program), None, error);
+        let note = |error| self.unanswered.push(Unanswered { program, error });
         answer.map_err(note).ok()
-    }
-
-    pub(crate) fn add(
-        &mut self,
-        program: Option<&'static str>,
-        context: Option<String>,
-        error: CommandError,
-    ) {
-        self.unanswered.push(Unanswered {
-            program,
-            context,
-            error,
-        });
     }
 
     /// Adds the replicas that an answer misses.
@@ -80,14 +63,14 @@ impl AnswerGaps {
             .extend(text::missing_replicas(program, found));
     }
 
-    /// The number of programs, seeds and replicas without an answer.
+    /// The number of programs and replicas without an answer.
     pub(crate) fn count(&self) -> usize {
         self.missing_replicas.len() + self.unanswered.len()
     }
 
     pub(crate) fn lacks(&self, program: Program) -> bool {
         let mut unanswered = self.unanswered.iter();
-        unanswered.any(|one| one.program == Some(program.as_str()))
+        unanswered.any(|one| one.program == program.as_str())
     }
 
     /// The advice for the same error is there once.
@@ -100,8 +83,7 @@ impl AnswerGaps {
             out.push_str(&format!("{}\n", frame.paint(Style::Bad, &line)));
         }
         for (n, one) in self.unanswered.iter().enumerate() {
-            let from = one.program.or(one.context.as_deref()).unwrap_or_default();
-            let line = format!("NO ANSWER from {from}: {}", one.error.what);
+            let line = format!("NO ANSWER from {}: {}", one.program, one.error.what);
             out.push_str(&format!("{}\n", frame.paint(Style::Bad, &line)));
             let mut before = self.unanswered.iter().take(n);
             if !before.any(|before| before.error == one.error) {
