@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::args::{Cli, ConnectArgs, CtlCommand};
-use crate::commands::seeds::{ask_each, side_by_side};
+use crate::commands::seeds::ask_each;
 use crate::commands::shell::{completion, man};
 use crate::commands::{
     WrittenAnswer, certificate, check, incidents, lists, plan, release, replicas, report, shoot, status, ui,
@@ -60,7 +60,7 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
         CtlCommand::Release(args) => Box::pin(release::run(&connect, args, &frame)).await?,
         command => {
             let ask = async |dialer| Box::pin(ask_one(&dialer, command, &frame)).await;
-            side_by_side(Box::pin(ask_each(&connect, ask)).await?, &frame)?
+            Box::pin(ask_each(&connect, &frame, ask)).await?
         }
     };
     output.print(&answer.printed(frame.format)?);

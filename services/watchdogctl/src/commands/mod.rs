@@ -14,7 +14,7 @@ pub(crate) mod shoot;
 pub(crate) mod status;
 pub(crate) mod ui;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::CommandError;
@@ -65,12 +65,6 @@ impl WrittenAnswer {
             _ => return Ok(self.text().to_owned()),
         };
         Ok(format!("{}\n", text.trim_end()))
-    }
-}
-
-impl Serialize for WrittenAnswer {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        self.content.serialize(serializer)
     }
 }
 

@@ -1,11 +1,10 @@
 //! One command on one seed or on several, side by side.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream;
-use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
 
 use super::WrittenAnswer;
 use crate::args::ConnectArgs;
@@ -22,34 +21,22 @@ const SEED_TIMEOUT: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 32;
 
 /// The answer of one seed.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(bound(serialize = "T: Serialize"))]
-pub(crate) struct SeedAnswer<T> {
+#[derive(Debug, Clone)]
+pub(crate) struct SeedAnswer {
     /// The context; empty if only one seed was asked.
-    #[serde(rename = "context")]
     pub(crate) seed: String,
-    #[serde(flatten, serialize_with = "answer_or_error")]
-    pub(crate) result: Result<T, CommandError>,
+    pub(crate) result: Result<WrittenAnswer, CommandError>,
 }
 
-fn answer_or_error<T: Serialize, S: Serializer>(
-    result: &Result<T, CommandError>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    match result {
-        Ok(answer) => serializer.collect_map([("answer", answer)]),
-        Err(error) => error.serialize(serializer),
-    }
-}
-
-/// Asks each seed that the options name. Of one seed an error is the error of the command.
+/// Asks each seed that the options name.
 ///
 /// # Errors
 /// When the kubeconfig cannot be used or, of one seed, when that does not answer.
-pub(crate) async fn ask_each<T>(
+pub(crate) async fn ask_each(
     connect: &ConnectArgs,
-    ask: impl AsyncFn(ProgramDialer) -> Result<T, CommandError>,
-) -> Result<Vec<SeedAnswer<T>>, CommandError> {
+    frame: &Frame,
+    ask: impl AsyncFn(ProgramDialer) -> Result<WrittenAnswer, CommandError>,
+) -> Result<WrittenAnswer, CommandError> {
     let asked = SeedConnection::each(connect)?.into_iter().map(|mut seed| {
         let ask = &ask;
         async move {
@@ -67,19 +54,21 @@ pub(crate) async fn ask_each<T>(
             }
         }
     });
-    let answers: Vec<_> = stream::iter(asked).buffered(AT_ONCE).collect().await;
-    if !connect.has_contexts() {
-        let failed = answers.iter().find_map(|answer| answer.result.as_ref().err());
-        failed.cloned().map_or(Ok(()), Err)?;
-    }
-    Ok(answers)
+    side_by_side(stream::iter(asked).buffered(AT_ONCE).collect().await, frame)
 }
 
-impl SeedAnswer<WrittenAnswer> {
+impl SeedAnswer {
     fn code(&self) -> u8 {
         match &self.result {
             Ok(answer) => answer.code,
             Err(error) => error.code,
+        }
+    }
+
+    fn value(&self) -> Value {
+        match &self.result {
+            Ok(answer) => json!({"context": self.seed, "answer": answer.content}),
+            Err(error) => json!({"context": self.seed, "error": error.what, "advice": error.what_to_do}),
         }
     }
 
@@ -114,10 +103,7 @@ impl SeedAnswer<WrittenAnswer> {
 ///
 /// # Errors
 /// As [`WrittenAnswer::of`]; of one seed, its error.
-pub(crate) fn side_by_side(
-    mut seeds: Vec<SeedAnswer<WrittenAnswer>>,
-    frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+pub(crate) fn side_by_side(mut seeds: Vec<SeedAnswer>, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
     // Several seeds have different names.
     if seeds.iter().all(|answer| answer.seed.is_empty())
         && let Some(only) = seeds.pop()
@@ -132,16 +118,15 @@ pub(crate) fn side_by_side(
             .column("RESULT", |answer| answer.result());
         text.insert_str(0, &table.render(frame));
     }
+    let seeds: Vec<Value> = seeds.iter().map(SeedAnswer::value).collect();
     Ok(WrittenAnswer {
         code: code.unwrap_or_default(),
-        ..WrittenAnswer::of(frame, text, BTreeMap::from([("seeds", seeds)]))?
+        ..WrittenAnswer::of(frame, text, json!({"seeds": seeds}))?
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
     use crate::render::testing;
 

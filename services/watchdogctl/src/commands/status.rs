@@ -302,10 +302,7 @@ async fn redraw(
 }
 
 /// The seeds that need attention first: a terminal may end before the last one.
-fn answers(
-    seeds: &[(String, watch::Receiver<LatestStatus>)],
-    frame: &Frame,
-) -> Vec<SeedAnswer<WrittenAnswer>> {
+fn answers(seeds: &[(String, watch::Receiver<LatestStatus>)], frame: &Frame) -> Vec<SeedAnswer> {
     let latest = seeds.iter().map(|(seed, latest)| (seed, latest.borrow().clone()));
     let mut latest: Vec<_> = latest.collect();
     let is_calm = |status: &SeedStatus| status.is_complete() && status.rows.is_empty();
