@@ -9,7 +9,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, ReflectMessage as _, Value};
 use serde::ser::{Error as _, Serialize, Serializer};
 use watchdog_api::text;
 
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 
 static MESSAGES: LazyLock<Option<DescriptorPool>> =
     LazyLock::new(|| DescriptorPool::decode(watchdog_proto::FILE_DESCRIPTOR_SET).ok());
@@ -32,7 +32,7 @@ impl<M: Message + Name + Default> ApiMessage<M> {
     ///
     /// # Errors
     /// When the API has no such message: a defect of this program.
-    pub(crate) fn printable(message: &M) -> Result<Self, CommandError> {
+    pub(crate) fn printable(message: &M) -> CommandResult<Self> {
         let mut dynamic = dynamic(message)?;
         clean_message(&mut dynamic);
         dynamic.transcode_to().map(Self).map_err(defect::<M>)
@@ -46,7 +46,7 @@ impl<M: Message + Name> Serialize for ApiMessage<M> {
     }
 }
 
-fn dynamic<M: Message + Name>(message: &M) -> Result<DynamicMessage, CommandError> {
+fn dynamic<M: Message + Name>(message: &M) -> CommandResult<DynamicMessage> {
     let descriptor = MESSAGES
         .as_ref()
         .and_then(|pool| pool.get_message_by_name(&M::full_name()));

@@ -10,7 +10,7 @@ use crate::commands::{
     WrittenAnswer, certificate, check, incidents, lists, plan, release, replicas, report, shoot, status, ui,
 };
 use crate::connect::ProgramDialer;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::output::{Output, note};
 use crate::render::{Format, Frame};
 
@@ -38,7 +38,7 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
     }
 }
 
-pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, CommandError> {
+pub(crate) async fn dispatch(cli: Cli, output: &Output) -> CommandResult<ExitCode> {
     let Cli {
         connect,
         output: format,
@@ -69,7 +69,7 @@ pub(crate) async fn dispatch(cli: Cli, output: &Output) -> Result<ExitCode, Comm
 
 /// # Errors
 /// When the command does not write this format, or works on one seed and several are named.
-fn refuse(command: &CtlCommand, connect: &ConnectArgs, format: Format) -> Result<(), CommandError> {
+fn refuse(command: &CtlCommand, connect: &ConnectArgs, format: Format) -> CommandResult<()> {
     let is_script = matches!(command, CtlCommand::Completion { .. } | CtlCommand::Man);
     if is_script && format != Format::Table {
         let what = "completion and man write only what a shell and man read";
@@ -98,7 +98,7 @@ async fn ask_one(
     dialer: &ProgramDialer,
     command: &CtlCommand,
     frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+) -> CommandResult<WrittenAnswer> {
     match command {
         CtlCommand::Status(args) => {
             let mut reader = status::StatusReader::new(dialer.clone(), args);

@@ -30,6 +30,9 @@ pub(crate) struct CommandError {
     pub(crate) what_to_do: String,
 }
 
+/// The answer of a command, or why it failed.
+pub(crate) type CommandResult<T> = Result<T, CommandError>;
+
 impl CommandError {
     pub(crate) fn usage(what: impl Into<String>, what_to_do: impl Into<String>) -> Self {
         Self::new(USAGE, what, what_to_do)

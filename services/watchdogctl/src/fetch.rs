@@ -19,7 +19,7 @@ use watchdog_proto::weeder::v1 as weeder;
 
 use crate::api_message::ApiMessage;
 use crate::connect::{OpenChannel, ProgramDialer};
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::program::Program;
 use crate::render::text::missing_replicas;
 
@@ -45,7 +45,7 @@ pub(crate) struct ProgramSummary {
 impl ProgramDialer {
     /// The answer of a program, printable, or why there is none. A replica is passed over if it cannot be reached,
     /// drains or has just started, or refuses another connection of the certificate, which people share.
-    pub(crate) async fn ask<R>(&self, program: Program, request: R) -> Result<R::Answer, CommandError>
+    pub(crate) async fn ask<R>(&self, program: Program, request: R) -> CommandResult<R::Answer>
     where
         R: UnaryRequest<Answer: Message + Name + Default> + Clone,
     {
@@ -71,7 +71,7 @@ impl ProgramDialer {
     }
 
     /// All pages as one answer.
-    pub(crate) async fn all_pages<R>(&self, program: Program, request: R) -> Result<R::Answer, CommandError>
+    pub(crate) async fn all_pages<R>(&self, program: Program, request: R) -> CommandResult<R::Answer>
     where
         R: ListRequest<Answer: Message + Name + Default>,
     {
@@ -79,20 +79,20 @@ impl ProgramDialer {
     }
 
     /// The verdict on a shoot.
-    pub(crate) async fn verdict(&self, shoot: &str) -> Result<GetVerdictResponse, CommandError> {
+    pub(crate) async fn verdict(&self, shoot: &str) -> CommandResult<GetVerdictResponse> {
         let shoot = shoot.to_owned();
         self.ask(Program::LeaseProbe, GetVerdictRequest { shoot }).await
     }
 
     /// The scaling of a shoot.
-    pub(crate) async fn scaling(&self, shoot: &str) -> Result<GetScalingResponse, CommandError> {
+    pub(crate) async fn scaling(&self, shoot: &str) -> CommandResult<GetScalingResponse> {
         let shoot = shoot.to_owned();
         self.ask(Program::ScalingCoordinator, GetScalingRequest { shoot })
             .await
     }
 
     /// A program in numbers.
-    pub(crate) async fn summary(&self, program: Program) -> Result<ProgramSummary, CommandError> {
+    pub(crate) async fn summary(&self, program: Program) -> CommandResult<ProgramSummary> {
         let mut found = ProgramSummary::default();
         let completeness = match program {
             Program::LeaseProbe => {
@@ -129,8 +129,8 @@ impl ProgramDialer {
         program: Program,
         shoots: &[String],
         request: R,
-        get: impl AsyncFn(&str) -> Result<(Option<R::Item>, Option<Completeness>), CommandError>,
-    ) -> Result<R::Answer, CommandError>
+        get: impl AsyncFn(&str) -> CommandResult<(Option<R::Item>, Option<Completeness>)>,
+    ) -> CommandResult<R::Answer>
     where
         R: ListRequest<Answer: Message + Name + Default>,
     {
@@ -159,8 +159,8 @@ impl ProgramDialer {
 async fn joined_pages<R: ListRequest>(
     program: Program,
     mut request: R,
-    ask: impl AsyncFn(R) -> Result<R::Answer, CommandError>,
-) -> Result<R::Answer, CommandError> {
+    ask: impl AsyncFn(R) -> CommandResult<R::Answer>,
+) -> CommandResult<R::Answer> {
     let (mut items, mut page_token) = (Vec::new(), String::new());
     let mut incomplete: Option<Completeness> = None;
     let deadline = Instant::now() + LIST_TIMEOUT;

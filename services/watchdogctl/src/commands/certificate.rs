@@ -7,14 +7,10 @@ use serde_json::json;
 use super::WrittenAnswer;
 use crate::connect::ProgramDialer;
 use crate::connect::tls::CallerCertificate;
-use crate::error::CommandError;
+use crate::error::CommandResult;
 use crate::render::{Frame, text};
 
-pub(crate) fn write(
-    dialer: &ProgramDialer,
-    folder: &Path,
-    frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+pub(crate) fn write(dialer: &ProgramDialer, folder: &Path, frame: &Frame) -> CommandResult<WrittenAnswer> {
     let own = dialer.certificate().map_err(Clone::clone)?;
     let own = own.ok_or_else(CallerCertificate::none_given)?;
     own.write(folder)?;

@@ -10,7 +10,7 @@ use watchdog_proto::scaling::v1::ListScalingRequest;
 use super::WrittenAnswer;
 use crate::connect::ProgramDialer;
 use crate::connect::inspect::inspect;
-use crate::error::{CommandError, WRONG};
+use crate::error::{CommandResult, WRONG};
 use crate::findings::{CheckFinding, Severity};
 use crate::pods;
 use crate::program::Program;
@@ -27,7 +27,7 @@ const ASKED: &str = "asked";
 const HELD_DOWN: &str = "shoots";
 const MOST_NAMED: usize = 5;
 
-pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> CommandResult<WrittenAnswer> {
     let now = Timestamp::now();
     let mut findings = Vec::new();
     let (mut replicas, mut programs) = (Vec::new(), Vec::new());
@@ -153,7 +153,7 @@ fn wrong(findings: &[CheckFinding]) -> usize {
     severities.filter(|severity| *severity == Severity::Wrong).count()
 }
 
-fn written(findings: &[CheckFinding], frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+fn written(findings: &[CheckFinding], frame: &Frame) -> CommandResult<WrittenAnswer> {
     let (style, conclusion) = conclusion(findings);
     let table = TextTable::of(findings)
         .column("RESULT", |finding| result(finding.severity))

@@ -8,20 +8,20 @@ use watchdog_proto::scaling::v1::{ListScalingRequest, ListScalingResponse};
 use super::WrittenAnswer;
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
-use crate::error::CommandError;
+use crate::error::CommandResult;
 use crate::program::Program;
 use crate::render::incident::ShootIncident;
 use crate::render::table::{Cell, TextTable};
 use crate::render::{Frame, Style, incomplete, text};
 
-pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> CommandResult<WrittenAnswer> {
     let all = ListScalingRequest::default();
     let list = dialer.all_pages(Program::ScalingCoordinator, all).await?;
     written(&list, frame)
 }
 
 /// Those that run come first, then the newest.
-fn written(list: &ListScalingResponse, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+fn written(list: &ListScalingResponse, frame: &Frame) -> CommandResult<WrittenAnswer> {
     let program = Program::ScalingCoordinator;
     let rows = list.scalings.iter().flat_map(|scaling| {
         ShootIncident::all(scaling, frame.now).map(move |incident| (scaling.shoot.as_str(), incident))

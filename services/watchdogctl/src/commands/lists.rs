@@ -11,7 +11,7 @@ use super::WrittenAnswer;
 use crate::api_message::ApiMessage;
 use crate::args::{ScalingArgs, ServiceFilterArgs, VerdictsArgs};
 use crate::connect::ProgramDialer;
-use crate::error::CommandError;
+use crate::error::CommandResult;
 use crate::program::Program;
 use crate::render::table::{Cell, TextTable};
 use crate::render::{Format, Frame, Style, cells, incomplete, text};
@@ -20,7 +20,7 @@ pub(crate) async fn verdicts(
     dialer: &ProgramDialer,
     args: &VerdictsArgs,
     frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+) -> CommandResult<WrittenAnswer> {
     let request = ListVerdictsRequest {
         outcomes: args.outcome.iter().map(|one| (*one).into()).collect(),
         ..ListVerdictsRequest::default()
@@ -54,7 +54,7 @@ pub(crate) async fn scaling(
     dialer: &ProgramDialer,
     args: &ScalingArgs,
     frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+) -> CommandResult<WrittenAnswer> {
     let request = ListScalingRequest {
         directions: args.direction.iter().map(|one| (*one).into()).collect(),
         ..ListScalingRequest::default()
@@ -102,7 +102,7 @@ pub(crate) async fn weeders(
     dialer: &ProgramDialer,
     filter: &ServiceFilterArgs,
     frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+) -> CommandResult<WrittenAnswer> {
     let request = ListWeedersRequest {
         namespace: filter.shoot.clone().unwrap_or_default(),
         service: filter.service.clone().unwrap_or_default(),
@@ -116,7 +116,7 @@ pub(crate) async fn services(
     dialer: &ProgramDialer,
     filter: &ServiceFilterArgs,
     frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+) -> CommandResult<WrittenAnswer> {
     let request = ListEndpointReadinessRequest {
         namespace: filter.shoot.clone().unwrap_or_default(),
         service: filter.service.clone().unwrap_or_default(),

@@ -17,7 +17,7 @@ pub(crate) mod ui;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::render::{Format, Frame};
 
 /// An answer as it is written.
@@ -36,7 +36,7 @@ impl WrittenAnswer {
     ///
     /// # Errors
     /// When a message is not of the API: a defect of this program.
-    pub(crate) fn of(frame: &Frame, text: String, value: impl Serialize) -> Result<Self, CommandError> {
+    pub(crate) fn of(frame: &Frame, text: String, value: impl Serialize) -> CommandResult<Self> {
         let content = if frame.format.is_text() {
             Value::String(text)
         } else {
@@ -58,7 +58,7 @@ impl WrittenAnswer {
     ///
     /// # Errors
     /// As [`Self::of`].
-    pub(crate) fn printed(&self, format: Format) -> Result<String, CommandError> {
+    pub(crate) fn printed(&self, format: Format) -> CommandResult<String> {
         let text = match format {
             Format::Yaml => serde_saphyr::to_string(&self.content).map_err(defect)?,
             Format::Json => serde_json::to_string_pretty(&self.content).map_err(defect)?,

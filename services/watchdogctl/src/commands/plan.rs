@@ -7,7 +7,7 @@ use watchdog_proto::scaling::v1::{
 use super::WrittenAnswer;
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::program::Program;
 use crate::render::table::TextTable;
 use crate::render::{Frame, Style, cells, text};
@@ -17,7 +17,7 @@ pub(crate) async fn of_direction(
     dialer: &ProgramDialer,
     shoot: &str,
     direction: Direction,
-) -> Result<ApiMessage<PlanScalingResponse>, CommandError> {
+) -> CommandResult<ApiMessage<PlanScalingResponse>> {
     let request = PlanScalingRequest {
         shoot: shoot.to_owned(),
         direction: direction.into(),
@@ -33,7 +33,7 @@ pub(crate) async fn read(
     shoot: &str,
     direction: Direction,
     frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+) -> CommandResult<WrittenAnswer> {
     let scaling = dialer.scaling(shoot).await?.scaling;
     let scaling = scaling.ok_or_else(|| CommandError::unexpected("an answer has no scaling"))?;
     let plan = of_direction(dialer, shoot, direction).await?;

@@ -21,7 +21,7 @@ use super::WrittenAnswer;
 use crate::args::{ConnectArgs, ReleaseArgs};
 use crate::connect::release::{self, ChartRelease};
 use crate::connect::seed::SeedReader;
-use crate::error::{CommandError, WRONG};
+use crate::error::{CommandError, CommandResult, WRONG};
 use crate::output::note;
 use crate::program::Program;
 use crate::render::Frame;
@@ -42,7 +42,7 @@ pub(crate) async fn run(
     connect: &ConnectArgs,
     args: &ReleaseArgs,
     frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+) -> CommandResult<WrittenAnswer> {
     let seed = SeedReader::open(connect).await?;
     let chart = release::named(&seed, connect).await?;
     let rules = watch::Sender::new(Arc::new(rules(&seed, &chart, args).await?));
@@ -75,11 +75,7 @@ pub(crate) async fn run(
 }
 
 /// The configuration whose resources are restored: of a file, or of the chart's ConfigMap.
-async fn rules(
-    seed: &SeedReader,
-    chart: &ChartRelease,
-    args: &ReleaseArgs,
-) -> Result<ProberConfig, CommandError> {
+async fn rules(seed: &SeedReader, chart: &ChartRelease, args: &ReleaseArgs) -> CommandResult<ProberConfig> {
     let usage = |what: String| {
         let what_to_do = "set --config-file to a file with the dependentResourceInfos of the seed, such as the content \
                           of the ConfigMap that the watchdog read";
@@ -111,7 +107,7 @@ async fn lease_namespace(
     seed: &SeedReader,
     chart: &ChartRelease,
     args: &ReleaseArgs,
-) -> Result<String, CommandError> {
+) -> CommandResult<String> {
     let of_chart = || format!("{}-leases", chart.name);
     let name = args.lease_namespace.clone().unwrap_or_else(of_chart);
     let namespaces: Api<Namespace> = Api::all(seed.client.clone());
@@ -137,7 +133,7 @@ fn written(
     args: &ReleaseArgs,
     coordinator: &ObjectKey,
     frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+) -> CommandResult<WrittenAnswer> {
     let mut text: String = report.lines.iter().map(|line| format!("{line}\n")).collect();
     if let Ok(ended) = &report.ended {
         text.push_str(&format!("{ended}\n"));

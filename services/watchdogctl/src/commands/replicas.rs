@@ -7,14 +7,14 @@ use watchdog_proto::probe::v1::ListReplicasRequest;
 
 use super::WrittenAnswer;
 use crate::connect::ProgramDialer;
-use crate::error::CommandError;
+use crate::error::CommandResult;
 use crate::fetch::ProgramSummary;
 use crate::program::Program;
 use crate::render::table::{Cell, TextTable};
 use crate::render::{Frame, Style, text};
 
 /// A row for each replica, with the shoots or services that it probes or acts on.
-pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> CommandResult<WrittenAnswer> {
     let (mut rows, mut programs) = (Vec::new(), Vec::new());
     for program in dialer.programs() {
         let summary = dialer.summary(program).await?;
@@ -51,10 +51,7 @@ pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> Result<Writte
 }
 
 /// Two replicas of lease-probe probe each shoot. Of the others, the leader acts on everything.
-async fn shares(
-    dialer: &ProgramDialer,
-    summary: &ProgramSummary,
-) -> Result<BTreeMap<String, u32>, CommandError> {
+async fn shares(dialer: &ProgramDialer, summary: &ProgramSummary) -> CommandResult<BTreeMap<String, u32>> {
     if let Some(leader) = &summary.leader {
         let leader = Some(leader.clone()).filter(|leader| !leader.is_empty());
         return Ok(leader.map(|leader| (leader, summary.items)).into_iter().collect());

@@ -5,19 +5,15 @@ use watchdog_proto::scaling::v1::ShootScaling;
 use super::WrittenAnswer;
 use super::shoot::{self, ShootExplanation};
 use crate::connect::ProgramDialer;
-use crate::error::CommandError;
+use crate::error::CommandResult;
 use crate::render::incident::{self, ShootIncident};
 use crate::render::{Format, Frame, code_block, text};
 
-pub(crate) async fn read(
-    dialer: &ProgramDialer,
-    shoot: &str,
-    frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+pub(crate) async fn read(dialer: &ProgramDialer, shoot: &str, frame: &Frame) -> CommandResult<WrittenAnswer> {
     written(shoot::read_reports(dialer, shoot).await?, frame)
 }
 
-fn written(mut found: ShootExplanation, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+fn written(mut found: ShootExplanation, frame: &Frame) -> CommandResult<WrittenAnswer> {
     let scaling = found.scaling.as_deref();
     let text = if frame.format == Format::Markdown {
         markdown(&found, scaling, frame)

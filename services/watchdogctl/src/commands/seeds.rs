@@ -10,7 +10,7 @@ use super::WrittenAnswer;
 use crate::args::ConnectArgs;
 use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::render::table::{Cell, TextTable};
 use crate::render::{Format, Frame, Style, code_block};
 
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 32;
 pub(crate) struct SeedAnswer {
     /// The context; empty if only one seed was asked.
     pub(crate) seed: String,
-    pub(crate) result: Result<WrittenAnswer, CommandError>,
+    pub(crate) result: CommandResult<WrittenAnswer>,
 }
 
 /// Asks each seed that the options name.
@@ -35,8 +35,8 @@ pub(crate) struct SeedAnswer {
 pub(crate) async fn ask_each(
     connect: &ConnectArgs,
     frame: &Frame,
-    ask: impl AsyncFn(ProgramDialer) -> Result<WrittenAnswer, CommandError>,
-) -> Result<WrittenAnswer, CommandError> {
+    ask: impl AsyncFn(ProgramDialer) -> CommandResult<WrittenAnswer>,
+) -> CommandResult<WrittenAnswer> {
     let asked = SeedConnection::each(connect)?.into_iter().map(|mut seed| {
         let ask = &ask;
         async move {
@@ -103,7 +103,7 @@ impl SeedAnswer {
 ///
 /// # Errors
 /// As [`WrittenAnswer::of`]; of one seed, its error.
-pub(crate) fn side_by_side(mut seeds: Vec<SeedAnswer>, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+pub(crate) fn side_by_side(mut seeds: Vec<SeedAnswer>, frame: &Frame) -> CommandResult<WrittenAnswer> {
     // Several seeds have different names.
     if seeds.iter().all(|answer| answer.seed.is_empty())
         && let Some(only) = seeds.pop()

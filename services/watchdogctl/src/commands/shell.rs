@@ -5,7 +5,7 @@ use std::path::Path;
 use clap_complete::Shell;
 
 use crate::args;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 
 pub(crate) fn completion(shell: Shell, called_as: &Path) -> String {
     let mut script = Vec::new();
@@ -15,7 +15,7 @@ pub(crate) fn completion(shell: Shell, called_as: &Path) -> String {
 
 /// # Errors
 /// When the page cannot be written: out of memory.
-pub(crate) fn man(called_as: &Path) -> Result<String, CommandError> {
+pub(crate) fn man(called_as: &Path) -> CommandResult<String> {
     let mut page = Vec::new();
     let written = clap_mangen::Man::new(args::command(called_as)).render(&mut page);
     written.map_err(|error| CommandError::usage(error.to_string(), "try again"))?;

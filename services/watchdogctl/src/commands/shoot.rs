@@ -11,7 +11,7 @@ use super::WrittenAnswer;
 use super::plan;
 use crate::api_message::ApiMessage;
 use crate::connect::ProgramDialer;
-use crate::error::{CommandError, WRONG};
+use crate::error::{CommandError, CommandResult, WRONG};
 use crate::program::Program;
 use crate::render::incident::Prevention;
 use crate::render::table::TextTable;
@@ -37,11 +37,7 @@ pub(crate) struct ShootExplanation {
 }
 
 /// The explanation of a shoot, with what would happen now.
-pub(crate) async fn read(
-    dialer: &ProgramDialer,
-    name: &str,
-    frame: &Frame,
-) -> Result<WrittenAnswer, CommandError> {
+pub(crate) async fn read(dialer: &ProgramDialer, name: &str, frame: &Frame) -> CommandResult<WrittenAnswer> {
     let mut found = read_reports(dialer, name).await?;
     if let Some(scaling) = &found.scaling
         && let direction @ (Direction::Down | Direction::Up) = scaling.direction()
@@ -56,10 +52,7 @@ pub(crate) async fn read(
 }
 
 /// The reports of both programs, also if one of them does not answer.
-pub(crate) async fn read_reports(
-    dialer: &ProgramDialer,
-    name: &str,
-) -> Result<ShootExplanation, CommandError> {
+pub(crate) async fn read_reports(dialer: &ProgramDialer, name: &str) -> CommandResult<ShootExplanation> {
     let (verdict, scaling) = tokio::join!(dialer.verdict(name), dialer.scaling(name));
     // A shoot that a program does not know is an error. A program that is away, or whose address is not given, hides
     // nothing of the other one.

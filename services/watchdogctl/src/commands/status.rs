@@ -25,7 +25,7 @@ use crate::api_message::ApiMessage;
 use crate::args::{ConnectArgs, StatusArgs};
 use crate::connect::ProgramDialer;
 use crate::connect::seeds::SeedConnection;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::findings::{CheckFinding, Severity};
 use crate::output::{LiveScreen, Output};
 use crate::pods;
@@ -91,7 +91,7 @@ struct VerdictAnswers {
 }
 
 impl VerdictAnswers {
-    async fn read(dialer: &ProgramDialer) -> Result<Self, CommandError> {
+    async fn read(dialer: &ProgramDialer) -> CommandResult<Self> {
         let now = ClockReading::now();
         let summary = dialer.summary(Program::LeaseProbe).await?;
         let mut counts: Vec<_> = summary.outcomes.into_iter().map(ApiMessage).collect();
@@ -126,7 +126,7 @@ struct ScalingAnswers {
 impl ScalingAnswers {
     /// The fields of a filter must all match, so there are two lists. A shoot that goes down between them is in the
     /// second one. A shoot that is cut off is in neither until it is scaled, but has a verdict that says so.
-    async fn read(dialer: &ProgramDialer, limit: u16) -> Result<Self, CommandError> {
+    async fn read(dialer: &ProgramDialer, limit: u16) -> CommandResult<Self> {
         let states = [FlowState::Running, FlowState::Failed, FlowState::KeptBack];
         let on_their_way = ListScalingRequest {
             meltdown_protection_active: Some(false),
@@ -158,7 +158,7 @@ impl ScalingAnswers {
 }
 
 /// Nothing of the weeder is shown, only which of its replicas are missing.
-async fn read_weeder(dialer: &ProgramDialer) -> Result<Vec<String>, CommandError> {
+async fn read_weeder(dialer: &ProgramDialer) -> CommandResult<Vec<String>> {
     if !dialer.programs().any(|program| program == Program::Weeder) {
         return Ok(Vec::new());
     }
@@ -221,7 +221,7 @@ impl StatusReader {
 }
 
 /// The last status of a seed, or why there is none.
-type LatestStatus = Result<SeedStatus, CommandError>;
+type LatestStatus = CommandResult<SeedStatus>;
 
 /// Reads the status of a seed until it is dropped. One that cannot be connected to is tried again and again.
 async fn read_again(mut seed: SeedConnection, args: &StatusArgs, latest: watch::Sender<LatestStatus>) {
@@ -248,7 +248,7 @@ pub(crate) async fn watch(
     args: &StatusArgs,
     format: Format,
     output: &Output,
-) -> Result<(), CommandError> {
+) -> CommandResult<()> {
     let (mut seeds, mut readers) = (Vec::new(), Vec::new());
     for seed in SeedConnection::each_to_follow(connect).await? {
         let none = CommandError::unreachable(
@@ -272,7 +272,7 @@ async fn redraw(
     has_contexts: bool,
     format: Format,
     output: &Output,
-) -> Result<(), CommandError> {
+) -> CommandResult<()> {
     let screen = LiveScreen::open(output, format);
     let first = join_all(seeds.iter_mut().map(|(_, latest)| latest.changed()));
     if has_contexts {
@@ -450,7 +450,7 @@ impl SeedStatus {
         out
     }
 
-    pub(crate) fn written(&self, frame: &Frame) -> Result<WrittenAnswer, CommandError> {
+    pub(crate) fn written(&self, frame: &Frame) -> CommandResult<WrittenAnswer> {
         let plain = Frame {
             color: false,
             ..*frame

@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use super::WrittenAnswer;
 use crate::args::ConnectArgs;
 use crate::connect::seeds::SeedConnection;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::output::Output;
 use crate::render::Format;
 use crate::seed::FollowedSeed;
@@ -21,7 +21,7 @@ pub(crate) async fn run(
     port: u16,
     format: Format,
     output: &Output,
-) -> Result<(), CommandError> {
+) -> CommandResult<()> {
     let seeds = SeedConnection::each_to_follow(connect).await?.into_iter();
     let seeds: Result<Vec<_>, _> = seeds.map(FollowedSeed::start).collect();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;

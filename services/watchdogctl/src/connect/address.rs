@@ -9,14 +9,14 @@ use tokio::net::{TcpStream, lookup_host};
 use watchdog_client::grpc_client::ByteStream;
 
 use crate::args::ConnectArgs;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::program::Program;
 
 /// A name is resolved within this time.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Every IP address and port behind the addresses of a program.
-pub(super) async fn resolved(args: &ConnectArgs, program: Program) -> Result<Vec<String>, CommandError> {
+pub(super) async fn resolved(args: &ConnectArgs, program: Program) -> CommandResult<Vec<String>> {
     let addresses = args.addresses(program);
     if addresses.is_empty() {
         return Err(CommandError::usage(

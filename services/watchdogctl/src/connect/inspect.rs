@@ -14,7 +14,7 @@ use watchdog_certificates::ValidityPeriod;
 use watchdog_client::tls::ClientTls;
 
 use super::ProgramDialer;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::program::Program;
 
 /// A replica answers within this time.
@@ -66,11 +66,7 @@ pub(crate) async fn inspect(dialer: &ProgramDialer, program: Program, name: &str
     facts
 }
 
-async fn health(
-    dialer: &ProgramDialer,
-    program: Program,
-    facts: &mut ReplicaFacts,
-) -> Result<(), CommandError> {
+async fn health(dialer: &ProgramDialer, program: Program, facts: &mut ReplicaFacts) -> CommandResult<()> {
     let mut client = HealthClient::new(dialer.channel_to(program, &facts.name)?);
     let request = HealthCheckRequest {
         service: program.grpc_service().to_owned(),

@@ -17,7 +17,7 @@ use watchdog_client::failure::chain;
 use watchdog_client::grpc_client::{ByteStream, Dialer};
 
 use crate::args::ConnectArgs;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::pods::ProgramPods;
 use crate::program::Program;
 
@@ -33,7 +33,7 @@ pub(crate) struct ProgramDialer {
     forward: Option<PortForward>,
     /// None for plaintext. A Secret that cannot be used fails calls only: what the API server of the seed says about
     /// the release is shown all the same.
-    certificate: Result<Option<CallerCertificate>, CommandError>,
+    certificate: CommandResult<Option<CallerCertificate>>,
     /// The replicas that are left to try, in this order. All calls use the channel to the first one: a program accepts
     /// few connections of one certificate.
     channels: Arc<Mutex<BTreeMap<Program, VecDeque<OpenChannel>>>>,
@@ -51,7 +51,7 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When a file cannot be used, no release is found, or neither certificates nor plaintext are asked for.
-    pub(crate) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
+    pub(crate) async fn open(args: &ConnectArgs) -> CommandResult<Self> {
         let seed = if args.has_addresses() && args.tls_secret.is_none() {
             None
         } else {
@@ -91,7 +91,7 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When the API server of the seed does not list them.
-    pub(crate) async fn pods(&self) -> Result<Option<Vec<ProgramPods>>, CommandError> {
+    pub(crate) async fn pods(&self) -> CommandResult<Option<Vec<ProgramPods>>> {
         match &self.forward {
             None => Ok(None),
             Some(forward) => forward.programs().await.map(Some),
@@ -110,7 +110,7 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When there are none, or they are not known.
-    pub(crate) async fn replicas(&self, program: Program) -> Result<Vec<String>, CommandError> {
+    pub(crate) async fn replicas(&self, program: Program) -> CommandResult<Vec<String>> {
         match &self.forward {
             None => address::resolved(&self.args, program).await,
             Some(forward) => forward.answering_pods(program).await,
@@ -121,7 +121,7 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When there is no replica or the names cannot be used.
-    pub(crate) async fn channel(&self, program: Program) -> Result<OpenChannel, CommandError> {
+    pub(crate) async fn channel(&self, program: Program) -> CommandResult<OpenChannel> {
         let first = self.channels().get(&program).and_then(VecDeque::front).cloned();
         if let Some(first) = first {
             return Ok(first);
@@ -131,7 +131,7 @@ impl ProgramDialer {
             let channel = self.channel_to(program, &replica)?;
             Ok(OpenChannel { replica, channel })
         });
-        let listed: VecDeque<OpenChannel> = channels.collect::<Result<_, CommandError>>()?;
+        let listed: VecDeque<OpenChannel> = channels.collect::<CommandResult<_>>()?;
         let mut channels = self.channels();
         let left = channels.entry(program).or_default();
         // Unless another call has listed them meanwhile: both use one connection.
@@ -158,7 +158,7 @@ impl ProgramDialer {
     ///
     /// # Errors
     /// When the names cannot be used.
-    pub(crate) fn channel_to(&self, program: Program, replica: &str) -> Result<Channel, CommandError> {
+    pub(crate) fn channel_to(&self, program: Program, replica: &str) -> CommandResult<Channel> {
         // A channel holds no other channel.
         let this = Self {
             channels: Arc::default(),

@@ -13,7 +13,7 @@ use watchdog_client::grpc_client::ByteStream;
 
 use super::release::ChartRelease;
 use super::seed::SeedReader;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::pods::ProgramPods;
 use crate::program::Program;
 
@@ -36,14 +36,14 @@ impl PortForward {
     }
 
     /// The Pods of all programs of the release, whatever they do.
-    pub(super) async fn programs(&self) -> Result<Vec<ProgramPods>, CommandError> {
+    pub(super) async fn programs(&self) -> CommandResult<Vec<ProgramPods>> {
         let programs = Program::ALL
             .into_iter()
             .filter(|program| self.release.includes(*program));
         try_join_all(programs.map(|program| self.pods(program))).await
     }
 
-    async fn pods(&self, program: Program) -> Result<ProgramPods, CommandError> {
+    async fn pods(&self, program: Program) -> CommandResult<ProgramPods> {
         let ChartRelease { namespace, name, .. } = &*self.release;
         let pods = match self.release.selector(program) {
             Some(selector) => self.seed.list(Some(namespace), &selector).await?,
@@ -58,7 +58,7 @@ impl PortForward {
     }
 
     /// The names of the pods of a program that answer, the ready ones first.
-    pub(super) async fn answering_pods(&self, program: Program) -> Result<Vec<String>, CommandError> {
+    pub(super) async fn answering_pods(&self, program: Program) -> CommandResult<Vec<String>> {
         let ChartRelease { namespace, name, .. } = &*self.release;
         let Some(selector) = self.release.selector(program) else {
             return Err(CommandError::unreachable(

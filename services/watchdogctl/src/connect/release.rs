@@ -7,7 +7,7 @@ use watchdog_api::list::Item;
 
 use super::seed::SeedReader;
 use crate::args::ConnectArgs;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::program::Program;
 
 /// The namespace of Gardener's programs, and the first part of the chart's names.
@@ -88,7 +88,7 @@ impl ChartRelease {
 ///
 /// # Errors
 /// When there are several, or the seed does not say.
-pub(crate) async fn named(seed: &SeedReader, args: &ConnectArgs) -> Result<ChartRelease, CommandError> {
+pub(crate) async fn named(seed: &SeedReader, args: &ConnectArgs) -> CommandResult<ChartRelease> {
     let found = match (&args.namespace, &args.name) {
         (Some(_), Some(_)) => None,
         _ => search(seed, args).await?,
@@ -105,7 +105,7 @@ pub(crate) async fn named(seed: &SeedReader, args: &ConnectArgs) -> Result<Chart
 ///
 /// # Errors
 /// When there is none, or several and `--name` does not say which.
-pub(super) async fn find(seed: &SeedReader, args: &ConnectArgs) -> Result<ChartRelease, CommandError> {
+pub(super) async fn find(seed: &SeedReader, args: &ConnectArgs) -> CommandResult<ChartRelease> {
     let name = args.name.as_ref().map(|name| format!(" named {name}"));
     let place = match &args.namespace {
         Some(namespace) => format!("in namespace {namespace}"),
@@ -121,7 +121,7 @@ pub(super) async fn find(seed: &SeedReader, args: &ConnectArgs) -> Result<ChartR
     })
 }
 
-async fn search(seed: &SeedReader, args: &ConnectArgs) -> Result<Option<ChartRelease>, CommandError> {
+async fn search(seed: &SeedReader, args: &ConnectArgs) -> CommandResult<Option<ChartRelease>> {
     let namespaces = match args.namespace.as_deref() {
         Some(namespace) => vec![Some(namespace)],
         None => vec![Some(NAMESPACE), None],

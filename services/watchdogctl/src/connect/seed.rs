@@ -17,7 +17,7 @@ use watchdog_kube::client::{RequestError, request};
 use watchdog_kube::seed::connect_by_file;
 
 use crate::args::ConnectArgs;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::output::note;
 
 /// A person learns what is waited for after this time: a plugin may hang, or ask for something in a browser.
@@ -48,7 +48,7 @@ impl SeedReader {
     ///
     /// # Errors
     /// When no kubeconfig can be used.
-    pub(crate) async fn open(args: &ConnectArgs) -> Result<Self, CommandError> {
+    pub(crate) async fn open(args: &ConnectArgs) -> CommandResult<Self> {
         let agent = concat!("watchdogctl/", env!("CARGO_PKG_VERSION"));
         let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
         let variable = |name: &str| std::env::var(name).ok();
@@ -71,11 +71,7 @@ impl SeedReader {
 
     /// The objects of a kind with these labels, in a namespace or in all of them. One that cannot be decoded hides no
     /// other.
-    pub(super) async fn list<K>(
-        &self,
-        namespace: Option<&str>,
-        labels: &str,
-    ) -> Result<Vec<Item<K>>, CommandError>
+    pub(super) async fn list<K>(&self, namespace: Option<&str>, labels: &str) -> CommandResult<Vec<Item<K>>>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + DeserializeOwned,
     {
@@ -101,7 +97,7 @@ impl SeedReader {
         &self,
         namespace: &str,
         name: &str,
-    ) -> Result<BTreeMap<String, ByteString>, CommandError> {
+    ) -> CommandResult<BTreeMap<String, ByteString>> {
         let (namespace, name) = name.split_once('/').unwrap_or((namespace, name));
         let secrets: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
         let what = format!("read the Secret {name} {}", place(Some(namespace)));
@@ -109,11 +105,7 @@ impl SeedReader {
         Ok(secret.data.unwrap_or_default())
     }
 
-    async fn request<T>(
-        &self,
-        what: &str,
-        call: impl Future<Output = kube::Result<T>>,
-    ) -> Result<T, CommandError> {
+    async fn request<T>(&self, what: &str, call: impl Future<Output = kube::Result<T>>) -> CommandResult<T> {
         request(call).await.map_err(|error| match error {
             RequestError::Refused(status) => refused(what, &status),
             error => CommandError::unreachable(

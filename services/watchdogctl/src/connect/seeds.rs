@@ -7,7 +7,7 @@ use watchdog_api::text::printable;
 use super::ProgramDialer;
 use super::seed::unusable;
 use crate::args::ConnectArgs;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 
 /// Seeds that are followed at the same time. Each holds some ten connections; a process may often open 1,024 files.
 const MOST_FOLLOWED: usize = 64;
@@ -25,7 +25,7 @@ impl SeedConnection {
     ///
     /// # Errors
     /// When the kubeconfig cannot be used.
-    pub(crate) fn each(connect: &ConnectArgs) -> Result<Vec<Self>, CommandError> {
+    pub(crate) fn each(connect: &ConnectArgs) -> CommandResult<Vec<Self>> {
         let mut contexts = vec![connect.context.clone()];
         if connect.has_contexts() {
             let mut known = BTreeSet::new();
@@ -55,7 +55,7 @@ impl SeedConnection {
     ///
     /// # Errors
     /// When there are too many, the kubeconfig cannot be used, or the only one cannot be connected to.
-    pub(crate) async fn each_to_follow(connect: &ConnectArgs) -> Result<Vec<Self>, CommandError> {
+    pub(crate) async fn each_to_follow(connect: &ConnectArgs) -> CommandResult<Vec<Self>> {
         let mut seeds = Self::each(connect)?;
         if seeds.len() > MOST_FOLLOWED {
             let what = format!("{} seeds are too many to follow at once", seeds.len());
@@ -76,7 +76,7 @@ impl SeedConnection {
     ///
     /// # Errors
     /// When it cannot be connected to.
-    pub(crate) async fn dialer(&mut self) -> Result<ProgramDialer, CommandError> {
+    pub(crate) async fn dialer(&mut self) -> CommandResult<ProgramDialer> {
         let dialer = match self.dialer.take() {
             Some(dialer) => dialer,
             None => Box::pin(ProgramDialer::open(&self.connect)).await?,
@@ -89,7 +89,7 @@ impl SeedConnection {
 ///
 /// # Errors
 /// When no kubeconfig can be used, or it has no context.
-fn contexts(args: &ConnectArgs) -> Result<Vec<String>, CommandError> {
+fn contexts(args: &ConnectArgs) -> CommandResult<Vec<String>> {
     if !args.all_contexts {
         return Ok(args.contexts.clone());
     }

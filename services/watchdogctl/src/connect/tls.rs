@@ -13,7 +13,7 @@ use watchdog_client::tls::{ClientTls, certificates, read};
 use super::release::{self, ChartRelease};
 use super::seed::SeedReader;
 use crate::args::ConnectArgs;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 
 /// The parts of a certificate, as files and in Secrets.
 const PARTS: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
@@ -37,7 +37,7 @@ impl CallerCertificate {
         args: &ConnectArgs,
         seed: Option<&SeedReader>,
         release: Option<&ChartRelease>,
-    ) -> Result<Option<Self>, CommandError> {
+    ) -> CommandResult<Option<Self>> {
         if args.insecure_plaintext {
             return Ok(None);
         }
@@ -56,7 +56,7 @@ impl CallerCertificate {
         }
     }
 
-    fn of_files(paths: [&Path; 3]) -> Result<Self, CommandError> {
+    fn of_files(paths: [&Path; 3]) -> CommandResult<Self> {
         let what_to_do = "correct --tls-ca, --tls-cert and --tls-key";
         let part = |path: &Path| {
             let text = read(path).map_err(|error| CommandError::usage(chain(&error), what_to_do))?;
@@ -66,7 +66,7 @@ impl CallerCertificate {
         Self::new([ca?, cert?, key?], what_to_do)
     }
 
-    async fn of_secret(seed: &SeedReader, namespace: &str, name: &str) -> Result<Self, CommandError> {
+    async fn of_secret(seed: &SeedReader, namespace: &str, name: &str) -> CommandResult<Self> {
         let data = seed.secret(namespace, name).await?;
         let part = |part: &str| {
             let missing = || {
@@ -81,7 +81,7 @@ impl CallerCertificate {
         Self::new([ca?, cert?, key?], "name another Secret with --tls-secret")
     }
 
-    fn new(pem: [(String, Vec<u8>); 3], what_to_do: &str) -> Result<Self, CommandError> {
+    fn new(pem: [(String, Vec<u8>); 3], what_to_do: &str) -> CommandResult<Self> {
         let [ca, cert, key] = { &pem }
             .each_ref()
             .map(|(name, text)| (name.as_str(), text.as_slice()));
@@ -106,7 +106,7 @@ impl CallerCertificate {
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub(crate) fn write(&self, folder: &Path) -> Result<(), CommandError> {
+    pub(crate) fn write(&self, folder: &Path) -> CommandResult<()> {
         for (part, (_, text)) in PARTS.iter().zip(&self.pem) {
             let path = folder.join(part);
             write_private(&path, text).map_err(|error| {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 use watchdog_proto::stream::v1::Completeness;
 
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::program::Program;
 pub(crate) use frame::{Format, Frame, Style};
 
@@ -48,11 +48,7 @@ pub(crate) struct Unanswered {
 
 impl AnswerGaps {
     /// The answer of a program, or none, which is noted.
-    pub(crate) fn answered<T>(
-        &mut self,
-        program: &'static str,
-        answer: Result<T, CommandError>,
-    ) -> Option<T> {
+    pub(crate) fn answered<T>(&mut self, program: &'static str, answer: CommandResult<T>) -> Option<T> {
         let note = |error| self.unanswered.push(Unanswered { program, error });
         answer.map_err(note).ok()
     }

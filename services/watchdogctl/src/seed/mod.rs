@@ -21,7 +21,7 @@ use watchdog_proto::weeder::v1::WatchWeedersResponse;
 
 use crate::connect::seeds::SeedConnection;
 use crate::connect::{OpenChannel, ProgramDialer};
-use crate::error::CommandError;
+use crate::error::CommandResult;
 use crate::program::Program;
 
 use model::{ClockReading, SeedModel};
@@ -45,7 +45,7 @@ impl FollowedSeed {
     ///
     /// # Errors
     /// When the certificate for the programs of a connected seed cannot be used.
-    pub(crate) fn start(mut seed: SeedConnection) -> Result<Self, CommandError> {
+    pub(crate) fn start(mut seed: SeedConnection) -> CommandResult<Self> {
         if let Some(dialer) = &seed.dialer {
             dialer.certificate().map_err(Clone::clone)?;
         }
@@ -92,7 +92,7 @@ impl SeedState {
     }
 
     /// Follows a program over one stream, to the first replica that answers. Its end is in the model.
-    async fn follow_program(&self, dialer: &ProgramDialer, program: Program) -> Result<(), CommandError> {
+    async fn follow_program(&self, dialer: &ProgramDialer, program: Program) -> CommandResult<()> {
         // The error of a call says more than that of a stream.
         dialer.summary(program).await?;
         let OpenChannel { replica, channel } = dialer.channel(program).await?;

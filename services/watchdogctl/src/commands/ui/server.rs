@@ -27,7 +27,7 @@ use watchdog_runtime::connection_tasks::{ConnectionTasks, StrangerPlace};
 use watchdog_runtime::listeners::{AcceptedConnection, Acceptor};
 
 use super::view::PageView;
-use crate::error::CommandError;
+use crate::error::{CommandError, CommandResult};
 use crate::seed::model::ClockReading;
 use crate::seed::{FollowedSeed, SeedState};
 
@@ -97,7 +97,7 @@ struct PageState {
 impl PageServer {
     /// # Errors
     /// When the socket has no address.
-    pub(super) fn new(seeds: Vec<FollowedSeed>, listener: &TcpListener) -> Result<Self, CommandError> {
+    pub(super) fn new(seeds: Vec<FollowedSeed>, listener: &TcpListener) -> CommandResult<Self> {
         let address = listener.local_addr().map_err(|error| {
             let what = format!("the page cannot be served: {error}");
             CommandError::unreachable(what, "start it again")
