@@ -68,8 +68,8 @@ impl ProgramDialer {
         Ok(Self {
             args: args.clone(),
             forward: seed
-                .zip(release)
-                .map(|(seed, release)| PortForward::new(seed, release)),
+                .zip(release.map(Arc::new))
+                .map(|(seed, release)| PortForward { seed, release }),
             certificate,
             channels: Arc::default(),
         })

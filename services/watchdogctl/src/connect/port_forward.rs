@@ -28,13 +28,6 @@ pub(super) struct PortForward {
 }
 
 impl PortForward {
-    pub(super) fn new(seed: SeedReader, release: ChartRelease) -> Self {
-        Self {
-            seed,
-            release: Arc::new(release),
-        }
-    }
-
     /// The Pods of all programs of the release, whatever they do.
     pub(super) async fn programs(&self) -> CommandResult<Vec<ProgramPods>> {
         let programs = Program::ALL
