@@ -15,16 +15,6 @@ pub(crate) enum Severity {
     Wrong,
 }
 
-impl Severity {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Fine => "ok",
-            Self::Notice => "notice",
-            Self::Wrong => "WRONG",
-        }
-    }
-}
-
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct CheckFinding {

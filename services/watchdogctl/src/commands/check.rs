@@ -170,12 +170,11 @@ fn written(findings: &[CheckFinding], frame: &Frame) -> CommandResult<WrittenAns
 }
 
 fn result(severity: Severity) -> Cell {
-    let style = match severity {
-        Severity::Fine => Style::Good,
-        Severity::Notice => Style::Warn,
-        Severity::Wrong => Style::Bad,
-    };
-    Cell::styled(style, severity.as_str())
+    match severity {
+        Severity::Fine => Cell::styled(Style::Good, "ok"),
+        Severity::Notice => Cell::styled(Style::Warn, "notice"),
+        Severity::Wrong => Cell::styled(Style::Bad, "WRONG"),
+    }
 }
 
 #[cfg(test)]

@@ -158,6 +158,14 @@ pub(crate) struct LostContact {
     pub(crate) error: CommandError,
 }
 
+impl LostContact {
+    /// It keeps the time of the first loss and the reason of the last.
+    fn note(lost: &mut Option<Self>, error: CommandError, now: &ClockReading) {
+        let since = lost.take().map_or(*now, |lost| lost.since);
+        *lost = Some(Self { since, error });
+    }
+}
+
 impl FollowedProgram {
     fn is_current(&self, now: Instant) -> bool {
         let is_recent = |lost: &LostContact| now < lost.since.instant + STREAM_GRACE;
@@ -195,8 +203,7 @@ impl SeedModel {
     }
 
     pub(crate) fn on_unconnected(&mut self, error: CommandError, now: &ClockReading) {
-        let since = self.unconnected.take().map_or(*now, |lost| lost.since);
-        self.unconnected = Some(LostContact { since, error });
+        LostContact::note(&mut self.unconnected, error, now);
     }
 
     pub(crate) fn on_verdicts(&mut self, update: Update<String, Verdict>, now: &ClockReading) {
@@ -218,10 +225,7 @@ impl SeedModel {
 
     /// A program cannot be called, or its stream is lost.
     pub(crate) fn on_lost(&mut self, program: Program, error: CommandError, now: &ClockReading) {
-        let followed = self.programs.entry(program).or_default();
-        // It keeps the time of the first loss and the reason of the last.
-        let since = followed.lost.take().map_or(*now, |lost| lost.since);
-        followed.lost = Some(LostContact { since, error });
+        LostContact::note(&mut self.programs.entry(program).or_default().lost, error, now);
     }
 
     fn on_contact<K, V>(&mut self, program: Program, update: &Update<K, V>, now: &ClockReading) {
