@@ -75,16 +75,20 @@ impl ProgramDialer {
         })
     }
 
-    /// The programs that can be asked: those with replicas or, with addresses, those that are named.
-    pub(crate) fn programs(&self) -> impl Iterator<Item = Program> {
+    /// The programs of the seed: those that were installed or, with addresses, those that are named.
+    pub(crate) fn installed(&self) -> impl Iterator<Item = Program> {
         let is_known = move |program: &Program| match &self.forward {
             None => !self.args.addresses(*program).is_empty(),
-            Some(forward) => forward
-                .release
-                .desired(*program)
-                .is_some_and(|desired| desired > 0),
+            Some(forward) => forward.release.includes(*program),
         };
         Program::ALL.into_iter().filter(is_known)
+    }
+
+    /// Those of them that are not scaled to 0.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = Program> {
+        let desired = move |program| self.forward.as_ref()?.release.desired(program).or(Some(0));
+        self.installed()
+            .filter(move |program| desired(*program) != Some(0))
     }
 
     /// All Pods of the release, whatever they do; none with addresses.

@@ -76,9 +76,9 @@ fn title(SeedConnection { connect, .. }: &SeedConnection) -> String {
 }
 
 impl SeedState {
-    /// Follows the programs that can be called, until it is dropped.
+    /// Follows the programs, also one without replicas, until it is dropped.
     async fn follow(&self, dialer: &ProgramDialer) {
-        let programs: Vec<Program> = dialer.programs().collect();
+        let programs: Vec<Program> = dialer.installed().collect();
         self.update(|model, _| model.on_connected(&programs));
         let follow = programs.into_iter().map(async |program| {
             loop {

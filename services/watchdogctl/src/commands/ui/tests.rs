@@ -14,7 +14,11 @@ use watchdog_proto::probe::v1::Outcome;
 
 use super::*;
 use crate::args;
+use crate::program::Program;
 use crate::render::testing as states;
+use crate::seed::cell::CellState;
+use crate::seed::model::ClockReading;
+use crate::testing::pod_api::PodApi;
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
 use crate::testing::{BOUND, Recording, fails, until};
 
@@ -351,6 +355,44 @@ async fn a_replica_that_refuses_more_streams_or_ends_one_is_passed_over() {
     tokio::time::timeout(BOUND, until("shoot--a--third"))
         .await
         .unwrap();
+}
+
+/// Nothing would scale its dependants.
+#[tokio::test]
+async fn no_shoot_is_healthy_beside_a_coordinator_that_is_scaled_to_zero() {
+    let services = StubServices::new(healthy(&[SHOOT]));
+    let programs = services.serve().await;
+    let mut api = PodApi::release(&[(Program::LeaseProbe, &programs.address)]);
+    api.deployments[1]["spec"]["replicas"] = 0.into();
+    let (kubeconfig, _server) = api.serve().await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, kubeconfig).unwrap();
+    let line = format!(
+        "x --insecure-plaintext --context seed --kubeconfig {} ui",
+        path.display()
+    );
+    let connect = args::parse(line.split(' ').map(OsString::from)).unwrap().connect;
+    let followed = follow(&connect).await;
+    let cells = || {
+        let model = followed[0].state.model();
+        let coordinator = model.programs.get(&Program::ScalingCoordinator);
+        let is_lost = coordinator.is_some_and(|followed| followed.lost.is_some());
+        (is_lost && !model.shoots.is_empty()).then(|| model.cells(&ClockReading::now()))
+    };
+    let shown = async {
+        loop {
+            match cells() {
+                Some(cells) => return cells,
+                None => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let shown = tokio::time::timeout(BOUND, shown).await.unwrap();
+    assert_eq!(
+        (shown[0].name.as_str(), shown[0].state),
+        (SHOOT, CellState::Stale)
+    );
 }
 
 #[tokio::test]
