@@ -26,7 +26,8 @@ const now = () => Date.now() + clockOffset;
 const state = (cell) => (broken && ["healthy", "skipped"].includes(cell.state) ? "stale" : cell.state);
 
 function el(tag, attributes, ...children) {
-  const element = document.createElement(tag);
+  const kind = ["svg", "rect", "line"].includes(tag) ? "2000/svg" : "1999/xhtml";
+  const element = document.createElementNS(`http://www.w3.org/${kind}`, tag);
   for (const [name, value] of Object.entries(attributes ?? {})) element.setAttribute(name, value);
   element.append(...children.filter((child) => child !== null && child !== undefined));
   return element;
@@ -279,8 +280,7 @@ function close(isFocusMoved = true) {
   cells.get(selected)?.element.setAttribute("aria-selected", "false");
   shoot = null;
   $("shoot").hidden = true;
-  $("parts").replaceChildren();
-  for (const key of drawn.keys()) if (!["rows", "seeds"].includes(key)) drawn.delete(key);
+  clearParts();
   document.body.classList.remove("open");
   if (!isFocusMoved) return;
   history.replaceState(null, "", location.pathname + location.search);
@@ -303,7 +303,7 @@ function drawHead() {
 
 function drawShoot() {
   drawHead();
-  if (!shoot.state) return;
+  if (!shoot.state) return clearParts(); // It is gone.
   const { verdict, scaling, samples } = shoot;
   const { validFor, age: _, observeTime, expireTime, ...lasting } = verdict?.message ?? {};
   part("verdict", "Verdict", [lasting, verdict?.evidence], () => verdict && drawVerdict(verdict));
@@ -331,6 +331,11 @@ function part(id, title, content, draw) {
     $("parts").append(section);
   }
   section.replaceChildren(el("h3", {}, title), ...[draw() ?? el("p", { class: "dim" }, "None.")].flat());
+}
+
+function clearParts() {
+  $("parts").replaceChildren();
+  for (const key of drawn.keys()) if (!["rows", "seeds"].includes(key)) drawn.delete(key);
 }
 
 function list(pairs) {
@@ -369,14 +374,9 @@ function drawStrips(samples, verdict) {
 }
 
 function strip(label, samples, counts, end, known, threshold) {
-  const svg = (tag, attributes) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    return element;
-  };
   const x = (at) => (100 * (Math.max(at, end - STRIP) - (end - STRIP))) / STRIP;
   let value = "-";
-  const picture = svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img" });
+  const picture = el("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", role: "img" });
   samples.forEach((sample, index) => {
     const found = counts(sample);
     const until = Math.min(samples[index + 1]?.at ?? known, known);
@@ -384,11 +384,11 @@ function strip(label, samples, counts, end, known, threshold) {
     if (!found || until <= end - STRIP || until <= sample.at) return;
     const place = { x: x(sample.at), width: x(until) - x(sample.at) };
     const share = found[0] ? (100 * found[1]) / found[0] : 0;
-    picture.append(svg("rect", { ...place, y: 0, height: 100 }));
-    picture.append(svg("rect", { ...place, y: 100 - share, height: share, class: "expired" }));
+    picture.append(el("rect", { ...place, y: 0, height: 100 }));
+    picture.append(el("rect", { ...place, y: 100 - share, height: share, class: "expired" }));
   });
   if (threshold !== null) {
-    picture.append(svg("line", { x1: 0, x2: 100, y1: 100 - threshold * 100, y2: 100 - threshold * 100 }));
+    picture.append(el("line", { x1: 0, x2: 100, y1: 100 - threshold * 100, y2: 100 - threshold * 100 }));
   }
   picture.setAttribute("aria-label", `${label}: ${value}`);
   return lane(label, picture, value);

@@ -264,6 +264,27 @@ async fn what_is_stale_is_never_shown_as_healthy_and_a_narrow_screen_has_room() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_shoot_that_is_gone() {
+    let mut answers = healthy(&[SHOOT]);
+    lasting(&mut answers);
+    let Some(mut page) = OpenPage::open(serve(answers).await, 1280).await else {
+        return;
+    };
+    page.until("document.querySelector('.cell.healthy')").await;
+    page.eval("document.querySelector('.cell').click()").await;
+    page.until("document.querySelector('#part-verdict b')").await;
+    let services = page.served.services.clone();
+    services.change(|answers| answers.refusal = Some(Status::unavailable("draining")));
+    page.until("document.querySelectorAll('#programs .bad').length === 3")
+        .await;
+    services.change(|answers| *answers = Answers::default());
+    page.until("$('shoot-state').textContent.includes('no program reports this shoot')")
+        .await;
+    assert_eq!(page.eval("$('parts').textContent").await, "");
+    page.close_at_home().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_choice_of_a_seed_opens_its_page() {
     let mut answers = healthy(&[SHOOT]);
     answers.verdicts[0] = states::verdict(SHOOT, Outcome::LeasesExpired);
