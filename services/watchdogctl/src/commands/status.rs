@@ -234,7 +234,13 @@ async fn read_again(mut seed: SeedConnection, args: &StatusArgs, latest: watch::
             }
             Err(error) => Err(error),
         };
+        let is_answered = status
+            .as_ref()
+            .is_ok_and(|status| status.gaps.unanswered.is_empty());
         latest.send_modify(|latest| *latest = status);
+        if let Some(reader) = reader.as_mut().filter(|_| !is_answered) {
+            reader.dialer = reader.dialer.renewed().await;
+        }
         tokio::time::sleep(INTERVAL).await;
     }
 }

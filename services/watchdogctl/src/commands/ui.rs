@@ -23,13 +23,13 @@ pub(crate) async fn run(
     output: &Output,
 ) -> CommandResult<()> {
     let seeds = SeedConnection::each_to_follow(connect).await?.into_iter();
-    let seeds: Result<Vec<_>, _> = seeds.map(FollowedSeed::start).collect();
+    let seeds = seeds.map(FollowedSeed::start).collect();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
     let listener = listener.map_err(|error| {
         let what = format!("127.0.0.1:{port}: {error}");
         CommandError::usage(what, "choose another --port, or leave it out")
     })?;
-    let served = server::PageServer::new(seeds?, &listener)?;
+    let served = server::PageServer::new(seeds, &listener)?;
     let how =
         "Only programs on this machine reach the page, and only with this address. Press Ctrl-C to end it.";
     let text = format!("{}\n{how}\n", served.url);

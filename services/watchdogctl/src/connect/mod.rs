@@ -29,6 +29,8 @@ use tls::CallerCertificate;
 #[derive(Clone)]
 pub(crate) struct ProgramDialer {
     args: ConnectArgs,
+    /// None if nothing of it is needed.
+    seed: Option<SeedReader>,
     /// None if addresses are given.
     forward: Option<PortForward>,
     /// None for plaintext. A Secret that cannot be used fails calls only: what the API server of the seed says about
@@ -65,14 +67,25 @@ impl ProgramDialer {
         if release.is_none() {
             certificate.clone()?;
         }
+        let forward = seed.clone().zip(release.map(Arc::new));
         Ok(Self {
             args: args.clone(),
-            forward: seed
-                .zip(release.map(Arc::new))
-                .map(|(seed, release)| PortForward { seed, release }),
+            seed,
+            forward: forward.map(|(seed, release)| PortForward { seed, release }),
             certificate,
             channels: Arc::default(),
         })
+    }
+
+    /// The same with the certificate as it is now: a program fills the Secret of the chart, and replaces it every 8 h.
+    pub(crate) async fn renewed(&self) -> Self {
+        let release = self.forward.as_ref().map(|forward| &*forward.release);
+        let read = CallerCertificate::read(&self.args, self.seed.as_ref(), release).await;
+        Self {
+            certificate: read.or_else(|error| self.certificate.clone().map_err(|_| error)),
+            channels: Arc::default(),
+            ..self.clone()
+        }
     }
 
     /// The programs of the seed: those that were installed or, with addresses, those that are named.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use tempfile::TempDir;
@@ -13,12 +14,14 @@ use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::Outcome;
 
 use super::ProgramDialer;
+use super::seeds::SeedConnection;
 use crate::program::Program;
 use crate::render::testing::verdict;
-use crate::testing::pod_api::{PodApi, SECRET, crashing_pod, deployment, pod};
+use crate::seed::FollowedSeed;
+use crate::testing::pod_api::{PodApi, SECRET, Secrets, crashing_pod, deployment, pod};
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
 use crate::testing::tls::TestAuthority;
-use crate::testing::{Recording, assert_parts, closed_address, fails, json, run, shown, until};
+use crate::testing::{BOUND, Recording, assert_parts, closed_address, fails, json, run, shown, until};
 
 const SHOOT: &str = "shoot--a--b";
 
@@ -178,14 +181,14 @@ impl Seed {
 }
 
 /// Parts of a certificate as a Secret.
-fn secret(authority: &TestAuthority, keys: &[&str]) -> BTreeMap<String, BTreeMap<String, ByteString>> {
+fn secret(authority: &TestAuthority, keys: &[&str]) -> Arc<Mutex<Secrets>> {
     let data = keys.iter().map(|key| {
         (
             (*key).to_owned(),
             ByteString(std::fs::read(authority.path(key)).unwrap()),
         )
     });
-    BTreeMap::from([(SECRET.to_owned(), data.collect())])
+    Arc::new(Mutex::new(Secrets::from([(SECRET.to_owned(), data.collect())])))
 }
 
 const WHOLE: [&str; 3] = ["ca.crt", "tls.crt", "tls.key"];
@@ -366,6 +369,49 @@ async fn check_and_status_work_without_a_certificate() {
     );
 }
 
+/// A program fills the Secret within two minutes, and replaces what is in it every 8 h.
+#[tokio::test]
+async fn a_certificate_that_comes_later_is_used_by_what_goes_on() {
+    let authority = TestAuthority::new();
+    let server = serve(&authority).await;
+    let secrets = secret(&authority, &[]);
+    let seed = Seed::start(PodApi {
+        secrets: secrets.clone(),
+        ..PodApi::release(&[(Program::LeaseProbe, &server.address)])
+    })
+    .await;
+    let words = format!("x {} ui", seed.options());
+    let connect = crate::args::parse(words.split(' ').map(Into::into))
+        .unwrap()
+        .connect;
+    let mut seeds = SeedConnection::each_to_follow(&connect).await.unwrap();
+    let followed = FollowedSeed::start(seeds.remove(0));
+    let (output, mut recording) = Recording::new(None);
+    let empty = "the Secret garden/my-certificate has no ca.crt";
+    let line = format!("{} status --watch", seed.options());
+    let is_lost = || {
+        let model = followed.state.model();
+        let mut programs = model.programs.values();
+        !model.programs.is_empty() && programs.all(|program| program.lost.is_some())
+    };
+    let filled = async {
+        recording.until(empty).await;
+        while !is_lost() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        *secrets.lock().unwrap() = secret(&authority, &WHOLE).lock().unwrap().clone();
+        recording.until("1 verdict: 1 HEALTHY").await;
+        while followed.state.model().shoots.is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let cli = crate::args::parse(format!("x {line}").split(' ').map(Into::into)).unwrap();
+    tokio::select! {
+        ended = crate::app::dispatch(cli, &output) => panic!("{ended:?}"),
+        filled = tokio::time::timeout(BOUND, filled) => filled.unwrap(),
+    }
+}
+
 #[tokio::test]
 async fn a_release_without_tls_or_in_another_namespace_is_found() {
     let services = StubServices::new(Answers {
@@ -478,11 +524,6 @@ async fn several_seeds_stand_side_by_side_and_none_hides_another() {
     assert!(
         error.contains("no entry has the name that --context refers to"),
         "{error}"
-    );
-    let incidents = run(&format!("{kubeconfig} --contexts no-such,seed incidents")).await;
-    assert_parts(
-        &incidents.text,
-        &["no-such  cannot reach the seed", "=== seed\nNo incident is known"],
     );
     for command in ["release", "certificate"] {
         fails(

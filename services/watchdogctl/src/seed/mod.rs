@@ -42,13 +42,7 @@ pub(crate) struct SeedState {
 
 impl FollowedSeed {
     /// Follows a seed. One that cannot be connected to is tried again and again.
-    ///
-    /// # Errors
-    /// When the certificate for the programs of a connected seed cannot be used.
-    pub(crate) fn start(mut seed: SeedConnection) -> CommandResult<Self> {
-        if let Some(dialer) = &seed.dialer {
-            dialer.certificate().map_err(Clone::clone)?;
-        }
+    pub(crate) fn start(mut seed: SeedConnection) -> Self {
         let model = Mutex::new(SeedModel::new(title(&seed)));
         let state = Arc::new(SeedState { model });
         let following = state.clone();
@@ -61,10 +55,10 @@ impl FollowedSeed {
                 tokio::time::sleep(RETRY).await;
             }
         });
-        Ok(Self {
+        Self {
             state,
             _task: AbortOnDropHandle::new(task),
-        })
+        }
     }
 }
 
@@ -81,9 +75,11 @@ impl SeedState {
         let programs: Vec<Program> = dialer.installed().collect();
         self.update(|model, _| model.on_connected(&programs));
         let follow = programs.into_iter().map(async |program| {
+            let mut dialer = dialer.clone();
             loop {
-                if let Err(error) = self.follow_program(dialer, program).await {
+                if let Err(error) = self.follow_program(&dialer, program).await {
                     self.update(|model, now| model.on_lost(program, error, now));
+                    dialer = dialer.renewed().await;
                 }
                 tokio::time::sleep(RETRY).await;
             }

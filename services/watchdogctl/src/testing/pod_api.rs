@@ -75,6 +75,9 @@ pub(crate) fn crashing_pod(release: &str, program: Program, name: &str, log: &st
     pod
 }
 
+/// The data of Secrets by their names.
+pub(crate) type Secrets = BTreeMap<String, BTreeMap<String, ByteString>>;
+
 /// An API server that has these objects and nothing else.
 #[derive(Default)]
 pub(crate) struct PodApi {
@@ -83,7 +86,7 @@ pub(crate) struct PodApi {
     /// The address of each pod by its name.
     pub(crate) addresses: BTreeMap<String, String>,
     /// The data of Secrets in namespace `garden`.
-    pub(crate) secrets: BTreeMap<String, BTreeMap<String, ByteString>>,
+    pub(crate) secrets: Arc<Mutex<Secrets>>,
     /// The only bearer token that is accepted; anybody is without one.
     pub(crate) token: Option<Arc<Mutex<String>>>,
     /// The caller lacks the right to forward ports.
@@ -169,7 +172,7 @@ impl PodApi {
     fn object(&self, path: &str) -> (&'static str, Vec<u8>) {
         let (resource, query) = path.split_once('?').unwrap_or((path, ""));
         let named = resource.strip_prefix("/api/v1/namespaces/garden/secrets/");
-        if let Some(data) = named.and_then(|name| self.secrets.get(name)) {
+        if let Some(data) = named.and_then(|name| self.secrets.lock().unwrap().get(name).cloned()) {
             return (
                 "200 OK",
                 json!({"metadata": {}, "data": data}).to_string().into_bytes(),

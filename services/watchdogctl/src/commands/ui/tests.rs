@@ -98,7 +98,7 @@ async fn away() -> Vec<FollowedSeed> {
 
 async fn follow(connect: &ConnectArgs) -> Vec<FollowedSeed> {
     let seeds = SeedConnection::each_to_follow(connect).await.unwrap().into_iter();
-    seeds.map(|seed| FollowedSeed::start(seed).unwrap()).collect()
+    seeds.map(FollowedSeed::start).collect()
 }
 
 impl Served {
