@@ -102,7 +102,7 @@ pub(crate) async fn restored(watchdogctl: &Watchdogctl, coordinator: &Service) {
     let parts = ["ended", "LEASES_EXPIRED", "3 down, 3 up", "everything restored"];
     watchdogctl.until_shown("report real/one", &parts).await;
     let markdown = watchdogctl.shown("report real/one -o markdown").await;
-    for part in ["<svg xmlns=", "\n      prevented: ", "\n      0s "] {
+    for part in ["```mermaid\ngantt\n", "\n      prevented: ", "\n      0s "] {
         assert!(markdown.contains(part), "{part}: {markdown}");
     }
     let incidents = watchdogctl.shown("incidents").await;
