@@ -59,33 +59,33 @@ impl ProgramDialer {
         } else {
             Some(SeedReader::open(args).await?)
         };
+        Self::on(seed, args.clone()).await
+    }
+
+    /// The same with the release and the certificate as they are now: a program fills the Secret of the chart late, and
+    /// replaces it every 8 h. What they were before, while the seed does not say.
+    pub(crate) async fn renewed(&self) -> Self {
+        let renewed = Self::on(self.seed.clone(), self.args.clone()).await;
+        renewed.unwrap_or_else(|_| self.clone())
+    }
+
+    async fn on(seed: Option<SeedReader>, args: ConnectArgs) -> CommandResult<Self> {
         let release = match &seed {
-            Some(seed) if !args.has_addresses() => Some(release::find(seed, args).await?),
+            Some(seed) if !args.has_addresses() => Some(release::find(seed, &args).await?),
             _ => None,
         };
-        let certificate = CallerCertificate::read(args, seed.as_ref(), release.as_ref()).await;
+        let certificate = CallerCertificate::read(&args, seed.as_ref(), release.as_ref()).await;
         if release.is_none() {
             certificate.clone()?;
         }
         let forward = seed.clone().zip(release.map(Arc::new));
         Ok(Self {
-            args: args.clone(),
+            args,
             seed,
             forward: forward.map(|(seed, release)| PortForward { seed, release }),
             certificate,
             channels: Arc::default(),
         })
-    }
-
-    /// The same with the certificate as it is now: a program fills the Secret of the chart, and replaces it every 8 h.
-    pub(crate) async fn renewed(&self) -> Self {
-        let release = self.forward.as_ref().map(|forward| &*forward.release);
-        let read = CallerCertificate::read(&self.args, self.seed.as_ref(), release).await;
-        Self {
-            certificate: read.or_else(|error| self.certificate.clone().map_err(|_| error)),
-            channels: Arc::default(),
-            ..self.clone()
-        }
     }
 
     /// The programs of the seed: those that were installed or, with addresses, those that are named.

@@ -275,7 +275,7 @@ impl<'a> ShootIncident<'a> {
         moments
     }
 
-    /// The time so many seconds after the start; none if the start is not known.
+    /// A time in seconds after the start; none if the start is not known.
     fn at(&self, seconds: f64) -> Option<Timestamp> {
         let passed = SignedDuration::try_from_secs_f64(seconds).ok()?;
         let started = text::timestamp(self.incident.start_time)?;

@@ -279,16 +279,6 @@ mod tests {
     }
 
     #[test]
-    fn a_shoot_is_healthy_only_while_the_coordinator_reports_it() {
-        let healthy = testing::verdict("a", Outcome::Healthy);
-        let input = CellInput {
-            has_current_scaling: false,
-            ..CellInput::current(Some(&healthy), None)
-        };
-        assert_eq!(CellState::of(input), CellState::Stale);
-    }
-
-    #[test]
     fn a_row_says_since_when_and_what_it_waits_for() {
         let now = Instant::now();
         let observed = ShootScaling {

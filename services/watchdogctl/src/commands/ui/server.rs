@@ -21,15 +21,15 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde::Deserialize;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use watchdog_runtime::connection_tasks::{ConnectionTasks, StrangerPlace};
 use watchdog_runtime::listeners::{AcceptedConnection, Acceptor};
 
 use super::view::PageView;
 use crate::error::{CommandError, CommandResult};
+use crate::seed::FollowedSeed;
 use crate::seed::model::ClockReading;
-use crate::seed::{FollowedSeed, SeedState};
 
 /// Streams to pages at most, one for each page.
 pub(super) const MAX_STREAMS: usize = 16;
@@ -190,25 +190,7 @@ fn is_own(address: SocketAddr, headers: &HeaderMap) -> bool {
     headers.get_all(header::ORIGIN).iter().all(is_of_page)
 }
 
-/// Why there is no stream.
-type StreamRefusal = (StatusCode, String);
-
 impl PageState {
-    /// The seed with a number, and a place for a stream about it.
-    ///
-    /// # Errors
-    /// When there is no such seed, or there are too many streams.
-    fn open(&self, number: usize) -> Result<(Arc<SeedState>, OwnedSemaphorePermit), StreamRefusal> {
-        let none = || (StatusCode::NOT_FOUND, "there is no such seed\n".to_owned());
-        let seed = self.seeds.get(number).ok_or_else(none)?.state.clone();
-        let too_many = |_| {
-            let text = format!("{MAX_STREAMS} streams are open. Close other tabs of this page.\n");
-            (StatusCode::SERVICE_UNAVAILABLE, text)
-        };
-        let permit = self.streams.clone().try_acquire_owned().map_err(too_many)?;
-        Ok((seed, permit))
-    }
-
     /// The names of the seeds, each with its number of shoots that are cut off or scaled.
     fn choices(&self, now: &ClockReading) -> Vec<(String, usize)> {
         let seeds = self.seeds.iter().map(|seed| seed.state.model());
@@ -230,8 +212,14 @@ struct StreamPath {
 async fn stream(
     State(state): State<PageState>,
     Path(path): Path<StreamPath>,
-) -> Result<impl IntoResponse, StreamRefusal> {
-    let (seed, permit) = state.open(path.seed)?;
+) -> Result<impl IntoResponse, (StatusCode, String)> {
+    let none = || (StatusCode::NOT_FOUND, "there is no such seed\n".to_owned());
+    let seed = state.seeds.get(path.seed).ok_or_else(none)?.state.clone();
+    let too_many = |_| {
+        let text = format!("{MAX_STREAMS} streams are open. Close other tabs of this page.\n");
+        (StatusCode::SERVICE_UNAVAILABLE, text)
+    };
+    let permit = state.streams.clone().try_acquire_owned().map_err(too_many)?;
     let messages = stream! {
         let _permit = permit;
         let (mut ticks, mut page, mut sent) = (interval(PERIOD), PageView::default(), Instant::now());
