@@ -2,11 +2,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use serde::Serialize;
-
 /// A program of the watchdog.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Program {
     LeaseProbe,
     ScalingCoordinator,

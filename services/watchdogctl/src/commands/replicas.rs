@@ -37,7 +37,7 @@ pub(crate) async fn read(dialer: &ProgramDialer, frame: &Frame) -> CommandResult
             rows.push((program, name.clone(), state, owns, text::shown(share)));
         }
         programs.push(json!({
-            "program": program, "items": items, "replicas": replicas, "missingReplicas": summary.missing,
+            "program": program.as_str(), "items": items, "replicas": replicas, "missingReplicas": summary.missing,
         }));
     }
     let table = TextTable::of(rows)
