@@ -228,7 +228,7 @@ async fn stream(
             ticks.tick().await;
             let now = ClockReading::now();
             let choices = state.choices(&now);
-            let (is_news, json) = page.next(&seed.model(), &choices, path.shoot.as_deref(), &now);
+            let (is_news, json) = page.next(&seed.model(), choices, path.shoot.as_deref(), &now);
             if is_news || sent.elapsed() >= HEARTBEAT {
                 sent = Instant::now();
                 yield Ok::<_, Infallible>(Event::default().data(json));

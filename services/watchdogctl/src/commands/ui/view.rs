@@ -1,51 +1,73 @@
 //! The messages to pages, about the seed and about the shoot that a page shows. Pure: the clocks are arguments.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::program::Program;
 use crate::render::incident::ShootIncident;
 use crate::render::{Frame, text};
+use crate::seed::cell::ShootCell;
 use crate::seed::model::{ClockReading, FollowedProgram, KnownVerdict, LostContact, SeedModel};
 
 use super::super::shoot::{evidence_lines, rule};
 
-/// Keeps what a page was sent last about its seed.
+/// All about a seed that its page shows.
+#[derive(Debug, PartialEq, Serialize)]
+struct SeedNews {
+    title: String,
+    /// The seeds to choose from, each with its number of shoots that are cut off or scaled.
+    seeds: Vec<(String, usize)>,
+    /// Of each program its state, a line, and whether that is fine.
+    programs: Vec<Value>,
+    cells: Vec<ShootCell>,
+}
+
+/// The state of the seed, unless the page has it already. Times are milliseconds of Unix time.
+#[derive(Debug, Serialize)]
+struct SeedMessage<'a> {
+    at: i64,
+    #[serde(flatten)]
+    news: Option<&'a SeedNews>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shoot: Option<Value>,
+}
+
+/// Keeps the news that a page was sent last.
 #[derive(Debug, Default)]
 pub(crate) struct PageView {
-    last: BTreeMap<&'static str, Value>,
+    last: Option<SeedNews>,
 }
 
 impl PageView {
-    /// The message that brings a page up to date, which may show a shoot, and whether it needs that. It has the seed
-    /// unless the page has it already. Times are milliseconds of Unix time.
+    /// The message that brings a page up to date, which may show a shoot, and whether it needs that.
     pub(crate) fn next(
         &mut self,
         seed: &SeedModel,
-        seeds: &[(String, usize)],
+        seeds: Vec<(String, usize)>,
         shoot: Option<&str>,
         now: &ClockReading,
     ) -> (bool, String) {
-        let view = BTreeMap::from([
-            ("title", json!(seed.title)),
-            // To choose from, each with its number of shoots that are cut off or scaled.
-            ("seeds", json!(seeds)),
-            ("programs", json!(programs(seed, now))),
-            ("cells", json!(seed.cells(now))),
-        ]);
+        let view = Some(SeedNews {
+            title: seed.title.clone(),
+            seeds,
+            programs: programs(seed, now),
+            cells: seed.cells(now),
+        });
         let is_news = view != self.last;
-        let mut message = BTreeMap::from([("at", json!(now.unix_millis()))]);
-        message.extend(shoot.map(|name| ("shoot", shoot_view(seed, name, now))));
-        if is_news {
-            message.extend(view.clone());
-        }
         self.last = view;
+        let message = SeedMessage {
+            at: now.unix_millis(),
+            news: self.last.as_ref().filter(|_| is_news),
+            shoot: shoot.map(|name| shoot_view(seed, name, now)),
+        };
         // One that cannot be written is a defect, and tells the page nothing.
-        let message = serde_json::to_string(&message).unwrap_or_default();
-        (is_news || shoot.is_some(), message)
+        (
+            is_news || shoot.is_some(),
+            serde_json::to_string(&message).unwrap_or_default(),
+        )
     }
 }
 

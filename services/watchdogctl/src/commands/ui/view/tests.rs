@@ -72,7 +72,7 @@ fn message(model: &SeedModel, now: &ClockReading) -> Value {
 
 /// The next message to a page, and whether it has news.
 fn next(page: &mut PageView, model: &SeedModel, now: &ClockReading) -> (bool, Value) {
-    let (is_news, json) = page.next(model, &[], None, now);
+    let (is_news, json) = page.next(model, Vec::new(), None, now);
     (is_news, serde_json::from_str(&json).unwrap())
 }
 
