@@ -43,8 +43,9 @@ pub(super) const fn read_pause(direction: Direction) -> Duration {
     }
 }
 
-/// Longest time of a read of an awaited resource. While it is under way, the watch may deliver the same state.
-const WAITING_READ: Duration = Duration::from_secs(2);
+/// Longest time of a read of an awaited resource, and of the first ones the pause before them. While it is under way,
+/// the watch may deliver the same state; but where no watch does, no shorter read of a slow API server would.
+const WAITING_READ: Duration = Duration::from_secs(5);
 
 /// See [`read_pause`]. A thousand shoots that never become ready then make 33 requests a second.
 const LONGEST_READ_PAUSE: Duration = Duration::from_secs(30);
@@ -124,10 +125,9 @@ impl FlowHints {
         let attempts = self.attempts.entry(request.reference.clone()).or_default();
         let since = *attempts.since.get_or_insert(now);
         let left = (since + request.timeout).saturating_duration_since(now);
-        if attempts.wait.is_some() {
-            left.min(WAITING_READ)
-        } else {
-            left
+        match &attempts.wait {
+            Some(wait) => left.min(wait.pause).min(WAITING_READ),
+            None => left,
         }
     }
 

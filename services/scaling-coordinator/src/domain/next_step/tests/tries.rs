@@ -235,6 +235,28 @@ fn what_is_waited_for_is_read_when_nothing_new_is_seen() {
     assert_eq!(bench.next(UP).wake, Some(bench.now + 5 * S));
 }
 
+/// A slow API server answers at last, also where no watch does.
+#[test]
+fn a_read_of_what_is_waited_for_may_take_longer_than_the_one_before() {
+    for (direction, write, waits, expected) in [
+        (DOWN, "down mcm 1", stopping(1), &[2, 4, 5][..]),
+        (UP, "scale mcm 1", starting(1), &[5, 5]),
+    ] {
+        let mcm = if direction == UP { held(1) } else { seen(1, 1) };
+        let mut bench = Bench::new(seen(1, 1), mcm, Observed::Absent);
+        bench.next(direction);
+        bench.now += 30 * S;
+        bench.done(direction, write, waits);
+        for seconds in expected {
+            bench.now = bench.next(direction).wake.unwrap();
+            let request = bench.next(direction).requests[0].clone();
+            let within = bench.hints.clone().begin(bench.now, &request);
+            assert_eq!(within.as_secs(), *seconds, "{direction:?}");
+            bench.answer(direction, "read mcm", refused());
+        }
+    }
+}
+
 #[test]
 fn the_timeout_covers_the_writes_of_a_try() {
     let mut bench = Bench::new(seen(1, 1), seen(1, 1), Observed::Absent);
