@@ -137,7 +137,11 @@ impl DeletionWorker {
         if result.is_obsolete() {
             tracing::info!(pod = &*pod.key.name, why = %result, "pod left alone");
         } else if !result.is_done() {
-            tracing::warn!(pod = &*pod.key.name, error = %result, "pod cannot be deleted; trying again");
+            tracing::warn!(
+                pod = &*pod.key.name,
+                error = %result,
+                "a deletion failed; trying again if the pod is still there"
+            );
         } else {
             let discovered = match deletion.seen_at > recovery.at {
                 true => Discovered::Later,

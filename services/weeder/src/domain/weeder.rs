@@ -178,6 +178,9 @@ impl Weeder {
         if result.is_obsolete() {
             return format!("Left alone: {result}.");
         }
+        if let DeletionResult::Failed(why) = result {
+            return format!("Failed, trying again if the pod is still there: {why}.");
+        }
         if !result.is_done() {
             return format!("Not deleted, trying again: {result}.");
         }
@@ -269,6 +272,27 @@ mod tests {
         assert!(!weeder.judge_by(&successor(102, 110)), "counted once");
         assert_eq!(weeder.deletions[0].useless_by.as_deref(), Some("new-102"));
         assert_eq!(weeder.deletions[1].useless_by, None);
+    }
+
+    /// The watch may show that the pod is gone, and then nothing corrects what is shown.
+    #[test]
+    fn a_deletion_without_an_answer_is_not_called_refused() {
+        let mut weeder = Weeder::new(recovery(100, 50), Vec::new());
+        let pod = Arc::new(crashing("old", "kcm", 50, 1));
+        for (result, message) in [
+            (
+                DeletionResult::Failed("no answer within 2.8s".to_owned()),
+                "Failed, trying again if the pod is still there: no answer within 2.8s.",
+            ),
+            (
+                DeletionResult::Throttled(None),
+                "Not deleted, trying again: the API server throttles (429).",
+            ),
+        ] {
+            weeder.record(&pod, result, at(101));
+            let last = weeder.deletions.back().unwrap();
+            assert_eq!(weeder.result_message(last), message);
+        }
     }
 
     #[test]
