@@ -39,6 +39,11 @@ const STANDARD_EXTENSIONS: [u8; 2] = [0x55, 0x1d];
 /// The policy that stands for any other, 2.5.29.32.0.
 const ANY_POLICY: [u8; 4] = [0x55, 0x1d, 0x20, 0x00];
 
+/// Where people change the name that a server must have: of an API server, and of a program of the watchdog.
+const EXPECTED_NAME: &str = "tls-server-name in a kubeconfig, --tls-peer-server-name for gRPC";
+/// The same of the authorities.
+const TRUSTED: &str = "certificate-authority-data in a kubeconfig, --tls-client-ca or ca.crt for gRPC";
+
 /// RSA keys of fewer bits are not accepted.
 const FEWEST_RSA_BITS: usize = 2048;
 
@@ -435,8 +440,8 @@ impl<'a> Certificate<'a> {
                 "does not have the name {expected}, only {}{more}",
                 names.join(", ")
             );
-            let remedy = "Set tls-server-name in the kubeconfig to a name that it has, or issue";
-            self.refuse(role, reason, format!("{remedy} {again}"))
+            let remedy = format!("Expect a name that it has ({EXPECTED_NAME}), or issue {again}");
+            self.refuse(role, reason, remedy)
         };
         Err(refusal.of_kind(CertificateError::NotValidForName))
     }
@@ -464,6 +469,7 @@ impl<'a> Certificate<'a> {
             }
         }
         let by = shown(&parent.parsed.subject().to_string());
+        let trust = format!("Trust the authority that signed it ({TRUSTED})");
         let algorithm = &self.parsed.signature_algorithm.algorithm;
         let (reason, remedy) = if parent.has_short_rsa_key() {
             (
@@ -473,7 +479,7 @@ impl<'a> Certificate<'a> {
         } else if is_checked {
             (
                 format!("is not signed by the authority {by}, although it names it as its issuer"),
-                "Put the authority that signed it into certificate-authority-data",
+                &*trust,
             )
         } else {
             (
@@ -571,9 +577,9 @@ impl<'a> Search<'a> {
         Err(first.unwrap_or_else(|| {
             let reason = match child.issuer() == child.subject() {
                 true => "is signed by itself and is not among the trusted authorities",
-                false => "is signed by an authority that is neither trusted nor sent by the server",
+                false => "is signed by an authority that is neither trusted nor sent with it",
             };
-            let remedy = "Put its issuer, or the certificate itself, into certificate-authority-data";
+            let remedy = format!("Trust its issuer, or the certificate itself ({TRUSTED})");
             child.refuse(self.role(chain.len() - 1), reason, remedy)
         }))
     }

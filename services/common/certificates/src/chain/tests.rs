@@ -394,9 +394,10 @@ fn a_refusal_names_what_a_certificate_has_and_lacks() {
     let leaf = signed(server(), &root);
     let refusal = judged_at(&[&root], &[&leaf], "10.0.0.1", 2026).unwrap_err();
     assert!(
-        refusal.contains("only api.shoot.test. Set tls-server-name"),
+        refusal.contains("only api.shoot.test. Expect a name that it has (tls-server-name in a kubeconfig, "),
         "{refusal}"
     );
+    assert!(refusal.contains("--tls-peer-server-name for gRPC"), "{refusal}");
     assert!(refusal.ends_with("alternative name IP:10.0.0.1"), "{refusal}");
 }
 
