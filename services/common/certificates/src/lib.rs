@@ -11,5 +11,5 @@ mod words;
 pub use authority::{Authorities, ClientPem, Issued};
 pub use chain::{Refusal, TrustStore, dns_names};
 pub use validity::ValidityPeriod;
-pub use verifiers::{ACCEPTED_KEYS, CallerVerifier, ClientTlsError, ServerTrust, client_config, provider};
+pub use verifiers::{CallerVerifier, KeyPairError, ServerTrust, certified_key, client_config, provider};
 pub use words::tls_error_in_words;

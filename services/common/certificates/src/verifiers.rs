@@ -18,7 +18,6 @@ use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use crate::chain::{Purpose, Refusal, TrustStore};
-use crate::words::tls_error_in_words;
 
 /// The only crypto provider (ADR 0037). All configurations share one, because it is the larger part of each.
 #[must_use]
@@ -29,23 +28,25 @@ pub fn provider() -> Arc<CryptoProvider> {
 }
 
 /// The private keys with which handshakes can be signed, for people.
-pub const ACCEPTED_KEYS: &str = "use RSA of 2048 to 8192 bits, ECDSA on P-256, P-384 or P-521, or Ed25519";
+const ACCEPTED_KEYS: &str = "use RSA of 2048 to 8192 bits, ECDSA on P-256, P-384 or P-521, or Ed25519";
 
-/// Why a client certificate and its key cannot be used.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ClientTlsError {
-    /// It is of a kind that is not known, or malformed.
-    #[error("client-key-data is a private key of a kind that is not accepted: {ACCEPTED_KEYS}")]
-    Key,
-    /// It is malformed.
-    #[error("client-certificate-data does not begin with a certificate that can be read")]
-    Certificate,
+/// Why a certificate and its private key cannot be used. They have the names that their reader gave them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KeyPairError {
+    /// The key is of a kind that is not known, or malformed.
+    #[error("{0}: holds a private key of a kind that is not accepted: {ACCEPTED_KEYS}")]
+    Key(String),
+    /// The certificate is malformed.
+    #[error("{0}: does not begin with a certificate that can be read")]
+    Certificate(String),
     /// Both are good by themselves.
-    #[error("client-key-data is not the private key of client-certificate-data")]
-    Mismatch,
-    /// Nothing of both: the protocol versions.
-    #[error("{}", tls_error_in_words(.0))]
-    Other(Error),
+    #[error("{key} is not the private key of {chain}")]
+    Mismatch {
+        /// Name of the certificate.
+        chain: String,
+        /// Name of the private key.
+        key: String,
+    },
 }
 
 /// The servers that a client trusts.
@@ -74,16 +75,14 @@ impl fmt::Debug for ServerTrust {
 /// The configuration of a client that trusts these servers.
 ///
 /// # Errors
-/// When the client's certificate or key cannot be used; never shows what is in them.
+/// When no version of TLS can be spoken.
 pub fn client_config(
     trusted: impl Into<ServerTrust>,
-    client: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
-) -> Result<ClientConfig, ClientTlsError> {
+    client: Option<CertifiedKey>,
+) -> Result<ClientConfig, Error> {
     let verifier = ServerVerifier(trusted.into());
-    let client = client.map(|(chain, key)| certified_key(chain, key)).transpose()?;
     let builder = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()
-        .map_err(ClientTlsError::Other)?
+        .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(verifier));
     Ok(match client {
@@ -92,23 +91,32 @@ pub fn client_config(
     })
 }
 
-/// Of any certificate that can be read: what a server accepts is not for its client to judge.
-fn certified_key(
+/// A certificate and its private key, and how errors name both. Any certificate that can be read is taken: what the
+/// other side accepts is not for its owner to judge.
+///
+/// # Errors
+/// When one of them cannot be used; never shows what is in them.
+pub fn certified_key(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-) -> Result<CertifiedKey, ClientTlsError> {
+    [chain_name, key_name]: [&str; 2],
+) -> Result<CertifiedKey, KeyPairError> {
     let key = provider()
         .key_provider
         .load_private_key(key)
-        .map_err(|_| ClientTlsError::Key)?;
-    let first = chain.first().ok_or(ClientTlsError::Certificate)?;
-    let (_, certificate) = X509Certificate::from_der(first).map_err(|_| ClientTlsError::Certificate)?;
+        .map_err(|_| KeyPairError::Key(key_name.to_owned()))?;
+    let unreadable = || KeyPairError::Certificate(chain_name.to_owned());
+    let first = chain.first().ok_or_else(unreadable)?;
+    let (_, certificate) = X509Certificate::from_der(first).map_err(|_| unreadable())?;
     // The bits of the keys, because the name of their algorithm has several notations.
     if let Some(spki) = key.public_key()
         && let Ok((_, of_key)) = SubjectPublicKeyInfo::from_der(&spki)
         && of_key.subject_public_key.data != certificate.public_key().subject_public_key.data
     {
-        return Err(ClientTlsError::Mismatch);
+        return Err(KeyPairError::Mismatch {
+            chain: chain_name.to_owned(),
+            key: key_name.to_owned(),
+        });
     }
     Ok(CertifiedKey::new(chain, key))
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use rustls::pki_types::{InvalidDnsNameError, pem};
-use watchdog_certificates::{ACCEPTED_KEYS, tls_error_in_words};
+use watchdog_certificates::{KeyPairError, tls_error_in_words};
 
 /// Why certificates cannot be used or a channel cannot be made. No message shows what is in a file.
 #[derive(Debug, thiserror::Error)]
@@ -23,20 +23,9 @@ pub enum SetupError {
     /// An authority in it cannot be used.
     #[error("{0}: holds an authority that cannot be used")]
     BadAuthority(String),
-    /// Its private key cannot be used.
-    #[error("{0}: holds a private key of a kind that is not accepted: {ACCEPTED_KEYS}")]
-    BadKey(String),
-    /// Its first certificate cannot be read.
-    #[error("{0}: does not begin with a certificate that can be read")]
-    BadCertificate(String),
-    /// The private key does not belong to the certificate.
-    #[error("{key} is not the private key of {cert}")]
-    Mismatch {
-        /// Name of the certificate.
-        cert: String,
-        /// Name of the private key.
-        key: String,
-    },
+    /// A certificate and its private key cannot be used.
+    #[error(transparent)]
+    KeyPair(#[from] KeyPairError),
     /// TLS cannot be set up.
     #[error("{}", tls_error_in_words(.0))]
     Tls(rustls::Error),

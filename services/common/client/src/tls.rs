@@ -6,8 +6,9 @@ use std::sync::Arc;
 use rustls::ClientConfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
-use watchdog_certificates::{ClientTlsError, TrustStore};
+use watchdog_certificates::{TrustStore, certified_key};
 
 use crate::regular_file;
 use crate::setup_error::SetupError;
@@ -58,18 +59,9 @@ impl ClientTls {
             return Err(SetupError::BadAuthority(ca.0.to_owned()));
         }
         let chain = certificates(cert.0, cert.1)?;
-        let config = client_config(trusted, chain, private_key(key.0, key.1)?);
-        let unusable = |reason| match reason {
-            ClientTlsError::Key => SetupError::BadKey(key.0.to_owned()),
-            ClientTlsError::Certificate => SetupError::BadCertificate(cert.0.to_owned()),
-            ClientTlsError::Mismatch => SetupError::Mismatch {
-                cert: cert.0.to_owned(),
-                key: key.0.to_owned(),
-            },
-            ClientTlsError::Other(error) => SetupError::Tls(error),
-        };
+        let own = certified_key(chain, private_key(key.0, key.1)?, [cert.0, key.0])?;
         let tls = Self::default();
-        tls.replace(config.map_err(unusable)?);
+        tls.replace(client_config(trusted, own).map_err(SetupError::Tls)?);
         Ok(tls)
     }
 
@@ -94,13 +86,9 @@ impl ClientTls {
 /// A client's configuration for gRPC: HTTP/2 by ALPN, TLS 1.2 and 1.3.
 ///
 /// # Errors
-/// When the key cannot be used, or does not fit the certificate.
-pub fn client_config(
-    trusted: Arc<TrustStore>,
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> Result<ClientConfig, ClientTlsError> {
-    let mut config = watchdog_certificates::client_config(trusted, Some((chain, key)))?;
+/// When no version of TLS can be spoken.
+pub fn client_config(trusted: Arc<TrustStore>, own: CertifiedKey) -> Result<ClientConfig, rustls::Error> {
+    let mut config = watchdog_certificates::client_config(trusted, Some(own))?;
     config.alpn_protocols = vec![b"h2".to_vec()];
     Ok(config)
 }

@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::PostParams;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use watchdog_certificates::{Authorities, ClientPem};
+use watchdog_certificates::{Authorities, ClientPem, certified_key};
 use watchdog_runtime::backoff::Backoff;
 use watchdog_runtime::failure::{Failure, Reason, chain};
 use watchdog_runtime::readiness::{Blocker, Readiness};
@@ -250,8 +250,11 @@ impl CertificateIssuer {
     fn issue(&self, authorities: &Authorities, now: Timestamp) -> anyhow::Result<Range<Timestamp>> {
         let issued = authorities.issue(&self.names, now)?;
         self.tls.replace(TlsCredentials {
-            chain: vec![issued.certificate],
-            key: issued.key,
+            own: certified_key(
+                vec![issued.certificate],
+                issued.key,
+                ["the new certificate", "its key"],
+            )?,
             authorities: authorities.trusted(now).cloned().collect(),
             source: CertificateSource::Issued,
         })?;

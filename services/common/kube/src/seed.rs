@@ -29,7 +29,7 @@ use oidc::OidcProvider;
 use renewal::CredentialSource;
 pub(crate) use send_while::SendWhile;
 use transport::SeedEndpoint;
-pub use trust::{host_authorities, readable_authorities};
+pub use trust::{certified, host_authorities, readable_authorities};
 
 /// A connection on which a request waits and nothing arrives for this time counts as dead.
 const SILENCE_LIMIT: Duration = Duration::from_secs(30);

@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::NoServerSessionStorage;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
-use watchdog_certificates::{CallerVerifier, TrustStore, ValidityPeriod, provider};
+use watchdog_certificates::{CallerVerifier, TrustStore, ValidityPeriod, certified_key, provider};
 pub use watchdog_client::tls::PemFiles;
 use watchdog_client::tls::{ClientTls, certificates, client_config, private_key, read};
 
@@ -60,10 +61,8 @@ pub(crate) const CERTIFICATE_EXPIRY: Gauge<(CertificateUse, CertificateSource)> 
 
 /// The certificate that one side of mutual TLS shows, and the authorities that it trusts.
 pub struct TlsCredentials {
-    /// The own certificate, and those between it and the authority.
-    pub chain: Vec<CertificateDer<'static>>,
-    /// The private key of the own certificate.
-    pub key: PrivateKeyDer<'static>,
+    /// The own certificate, those between it and the authority, and its private key.
+    pub own: CertifiedKey,
     /// The authorities that the other side must be signed by.
     pub authorities: Vec<CertificateDer<'static>>,
     /// The maker of the own certificate.
@@ -124,10 +123,10 @@ impl Tls {
     /// Handshakes from now on use these credentials. Streams that are open keep those they were opened with.
     ///
     /// # Errors
-    /// When they do not go together; the old ones remain in use.
+    /// When an authority cannot be used; the old ones remain in use.
     pub fn replace(&self, credentials: TlsCredentials) -> anyhow::Result<()> {
-        let (chain, key, authorities) = (credentials.chain, credentials.key, credentials.authorities);
-        let unpaired = "the private key does not belong to the certificate";
+        let (own, authorities) = (credentials.own, credentials.authorities);
+        let resolver = Arc::new(SingleCertAndKey::from(own.clone()));
         let (trusted, unreadable) = TrustStore::new(authorities.iter().cloned());
         ensure!(
             unreadable == 0,
@@ -151,19 +150,18 @@ impl Tls {
             let mut config = rustls::ServerConfig::builder_with_provider(provider())
                 .with_safe_default_protocol_versions()?
                 .with_client_cert_verifier(Arc::new(verifier))
-                .with_single_cert(chain.clone(), key.clone_key())
-                .context(unpaired)?;
+                .with_cert_resolver(resolver.clone());
             config.alpn_protocols = vec![protocol.to_vec()];
             // A client that resumes a session shows no certificate, so an expired one would still count.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             Ok(Arc::new(config))
         };
         let (grpc, admin) = (server(true, b"h2")?, server(false, b"http/1.1")?);
-        let client = client_config(trusted.clone(), chain.clone(), key.clone_key()).context(unpaired)?;
-        self.client.replace(client);
+        let own_end = own.cert.first().and_then(end);
+        self.client.replace(client_config(trusted.clone(), own)?);
         self.server.send_replace(Some(ServerTls { grpc, admin, trusted }));
         for (certificate, end) in [
-            (CertificateUse::Own, chain.first().and_then(end)),
+            (CertificateUse::Own, own_end),
             (CertificateUse::Authority, last_end),
         ] {
             // A certificate whose end cannot be read has none: the metric would page people for it.
@@ -234,14 +232,14 @@ impl Tls {
 
     fn read(&self, paths: &PemFiles) -> anyhow::Result<()> {
         let [cert, key, ca] = [&paths.cert, &paths.key, &paths.ca].map(|path| path.display().to_string());
+        let chain = certificates(&cert, &read(&paths.cert)?)?;
+        let private = private_key(&key, &read(&paths.key)?)?;
         let credentials = TlsCredentials {
-            chain: certificates(&cert, &read(&paths.cert)?)?,
-            key: private_key(&key, &read(&paths.key)?)?,
+            own: certified_key(chain, private, [&cert, &key])?,
             authorities: certificates(&ca, &read(&paths.ca)?)?,
             source: CertificateSource::Files,
         };
-        self.replace(credentials)
-            .with_context(|| format!("{cert}, {key} and {ca}"))
+        self.replace(credentials).context(ca)
     }
 }
 

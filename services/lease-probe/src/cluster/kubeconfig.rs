@@ -10,7 +10,7 @@ use rustls::pki_types::ServerName;
 use secrecy::{ExposeSecret, SecretString};
 use watchdog_api::kubeconfig::{ShootAccess, bearer};
 use watchdog_certificates::client_config;
-use watchdog_kube::seed::{host_authorities, readable_authorities};
+use watchdog_kube::seed::{certified, host_authorities, readable_authorities};
 
 use super::resolver::HostLookup;
 use crate::domain::outcome::ProbeFailure;
@@ -102,8 +102,8 @@ fn tls(access: &ShootAccess) -> Result<Arc<ClientConfig>, String> {
             .map(Arc::new)
             .ok_or("certificate-authority-data holds no certificate that can be read")?,
     };
-    let client = access.client_certificate.as_ref();
-    let client = client.map(|client| (client.chain.clone(), client.key.clone_key()));
+    let client = access.client_certificate.as_ref().map(certified).transpose();
+    let client = client.map_err(|error| error.to_string())?;
     let mut config = client_config(trusted, client).map_err(|error| error.to_string())?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // One session per shoot is all there is to resume.

@@ -22,6 +22,7 @@ use watchdog_certificates::{ServerTrust, client_config};
 
 use super::answer_body::AnswerBody;
 use super::send_while::TimedBody;
+use super::trust::certified;
 
 /// The parts that all clients of one seed have in common.
 pub(super) struct SeedEndpoint {
@@ -33,8 +34,8 @@ pub(super) struct SeedEndpoint {
 impl SeedEndpoint {
     /// A client with this certificate.
     pub(super) fn client(&self, certificate: Option<&ClientCertificate>) -> anyhow::Result<kube::Client> {
-        let certificate = certificate.map(|pair| (pair.chain.clone(), pair.key.clone_key()));
-        let tls = client_config(self.trust.clone(), certificate)?;
+        let certified = certificate.map(certified).transpose()?;
+        let tls = client_config(self.trust.clone(), certified)?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         let connector = match &self.proxy {

@@ -8,7 +8,9 @@ use anyhow::Context as _;
 use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use watchdog_certificates::{ServerTrust, TrustStore};
+use rustls::sign::CertifiedKey;
+use watchdog_api::kubeconfig::ClientCertificate;
+use watchdog_certificates::{KeyPairError, ServerTrust, TrustStore, certified_key};
 
 use super::fields::read_file;
 
@@ -54,6 +56,15 @@ pub fn readable_authorities(
         );
     }
     Some(trusted)
+}
+
+/// The certificate of a kubeconfig and its key.
+///
+/// # Errors
+/// When one of them cannot be used; never shows what is in them.
+pub fn certified(client: &ClientCertificate) -> Result<CertifiedKey, KeyPairError> {
+    let names = ["client-certificate-data", "client-key-data"];
+    certified_key(client.chain.clone(), client.key.clone_key(), names)
 }
 
 /// The authorities in a file, which is replaced from time to time. While it cannot be read, those that were read last

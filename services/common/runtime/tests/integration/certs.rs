@@ -7,6 +7,7 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
+use watchdog_certificates::certified_key;
 use watchdog_runtime::tls::{CertificateSource, PemFiles, Tls, TlsCredentials};
 
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -83,8 +84,12 @@ impl Authority {
     pub fn credentials(&self, name: &str, source: CertificateSource) -> TlsCredentials {
         let pair = self.issue(name);
         TlsCredentials {
-            chain: vec![CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap()],
-            key: PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap(),
+            own: certified_key(
+                vec![CertificateDer::from_pem_slice(pair.cert.as_bytes()).unwrap()],
+                PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap(),
+                ["tls.crt", "tls.key"],
+            )
+            .unwrap(),
             authorities: vec![self.der()],
             source,
         }

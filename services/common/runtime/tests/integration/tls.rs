@@ -193,14 +193,19 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         |paths| &mut paths.key,
         |paths| &mut paths.ca,
     );
-    let rows: [(Place, &Path, &str); 12] = [
+    let rows: [(Place, &Path, &str); 13] = [
         (cert, &absent, "cannot read"),
         (cert, &empty, "holds no certificate"),
         (cert, &text, "holds no certificate"),
         (cert, &torn, "not PEM"),
+        (
+            cert,
+            &no_certificate,
+            "does not begin with a certificate that can be read",
+        ),
         (key, &absent, "cannot read"),
         (key, &text, "no private key"),
-        (key, &foreign_key, "does not belong to the certificate"),
+        (key, &foreign_key, "is not the private key of "),
         (ca, &absent, "cannot read"),
         (ca, &empty, "holds no certificate"),
         (ca, &no_certificate, "an authority cannot be used"),
