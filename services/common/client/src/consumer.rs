@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::client::GrpcService;
+use tonic::codegen::StdError;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 use watchdog_proto::probe::v1 as probe;
@@ -15,7 +18,7 @@ use watchdog_proto::weeder::v1 as weeder;
 use watchdog_proto::weeder::v1::weeder_service_client::WeederServiceClient;
 
 use crate::follow::{Received, Update};
-use crate::item::Keyed;
+use crate::item::StreamItem;
 use crate::message::MAX_MESSAGE_BYTES;
 use crate::open::open;
 use crate::wire::{ItemPage, WatchResponse};
@@ -124,10 +127,13 @@ async fn answered<T>(call: impl Future<Output = Result<Response<T>, Status>>) ->
 /// Follows the items of a Watch RPC over any number of streams, until `stop` is cancelled or the future is dropped.
 /// `on_update` must not block.
 pub async fn follow<M>(
-    channel: Channel,
+    channel: impl GrpcService<
+        Body,
+        ResponseBody: http_body::Body<Data = bytes::Bytes, Error: Into<StdError> + Send> + Send + 'static,
+    > + Clone,
     request: M::Request,
     stop: &CancellationToken,
-    on_update: impl FnMut(Update<<M::Item as Keyed>::Key, M::Item>),
+    on_update: impl FnMut(Update<<M::Item as StreamItem>::Key, M::Item>),
 ) where
     M: WatchResponse + prost::Message + Default,
 {

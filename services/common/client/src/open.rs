@@ -14,12 +14,13 @@ use tonic::{Request, Status};
 use tonic_prost::{ProstCodec, ProstEncoder};
 
 use crate::failure::chain;
-use crate::item::Keyed;
+use crate::item::StreamItem;
 use crate::message::{Incoming, MAX_MESSAGE_BYTES, MAX_STREAM_MESSAGE_BYTES, Unreadable};
 use crate::wire::WatchResponse;
 
 /// An open stream of items.
-pub type ItemStream<I> = Pin<Box<dyn Stream<Item = Result<Incoming<<I as Keyed>::Key, I>, Status>> + Send>>;
+pub type ItemStream<I> =
+    Pin<Box<dyn Stream<Item = Result<Incoming<<I as StreamItem>::Key, I>, Status>> + Send>>;
 
 /// Opens the stream of a Watch RPC.
 ///
@@ -50,7 +51,7 @@ where
     Ok(Box::pin(response.into_inner().map(decode)))
 }
 
-fn decoded<M: WatchResponse>(message: M) -> Incoming<<M::Item as Keyed>::Key, M::Item> {
+fn decoded<M: WatchResponse>(message: M) -> Incoming<<M::Item as StreamItem>::Key, M::Item> {
     match message.decode() {
         Ok(message) => Incoming::Message(message),
         Err(part) => Incoming::Unreadable(Unreadable::Malformed(format!("it has no {part}"))),

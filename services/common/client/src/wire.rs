@@ -6,7 +6,7 @@ use prost_types::Timestamp;
 use watchdog_proto::stream::v1 as pb;
 use watchdog_proto::{probe::v1 as probe, scaling::v1 as scaling, weeder::v1 as weeder};
 
-use crate::item::Keyed;
+use crate::item::StreamItem;
 use crate::message::{Event, Message};
 
 /// Items in a page at most; a request for more gets this many. A verdict with its evidence stays below 2 KiB, so a page
@@ -19,20 +19,20 @@ pub const MAX_SHOOTS: usize = 1_000;
 /// The message of a Watch stream.
 pub trait WatchResponse: Sized + Send + 'static {
     /// The items of the stream.
-    type Item: Keyed;
+    type Item: StreamItem;
     /// The request that opens it.
     type Request: prost::Message + Clone + 'static;
     /// The path of the RPC.
     const PATH: &'static str;
 
     /// For the wire.
-    fn encode(message: Message<<Self::Item as Keyed>::Key, Self::Item>) -> Self;
+    fn encode(message: Message<<Self::Item as StreamItem>::Key, Self::Item>) -> Self;
 
     /// From the wire.
     ///
     /// # Errors
     /// When a part that must be there is missing; the text names it.
-    fn decode(self) -> Result<Message<<Self::Item as Keyed>::Key, Self::Item>, &'static str>;
+    fn decode(self) -> Result<Message<<Self::Item as StreamItem>::Key, Self::Item>, &'static str>;
 }
 
 /// All Watch streams have the same events; only the types of their items and keys differ.
@@ -43,7 +43,7 @@ macro_rules! watch_response {
             type Request = $request;
             const PATH: &'static str = concat!("/gardener.watchdog.", $package, "/", $rpc);
 
-            fn encode(message: Message<<$item as Keyed>::Key, $item>) -> Self {
+            fn encode(message: Message<<$item as StreamItem>::Key, $item>) -> Self {
                 use $event as PbEvent;
                 let event = match message.event {
                     Event::Upsert(_, item) => PbEvent::Upsert(item),
@@ -66,7 +66,7 @@ macro_rules! watch_response {
                 }
             }
 
-            fn decode(self) -> Result<Message<<$item as Keyed>::Key, $item>, &'static str> {
+            fn decode(self) -> Result<Message<<$item as StreamItem>::Key, $item>, &'static str> {
                 use $event as PbEvent;
                 let position = self.position.ok_or("position")?;
                 let event = match self.event.ok_or("event")? {

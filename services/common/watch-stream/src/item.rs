@@ -1,29 +1,13 @@
-//! The items of the streams: they have a key, and their times age on the way.
+//! The items of a store, each with its moment.
 
-use std::fmt::Display;
-use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::time::Instant;
 
-use watchdog_proto::probe::v1 as probe;
-use watchdog_proto::scaling::v1 as scaling;
-use watchdog_proto::weeder::v1 as weeder;
-
 use crate::message::{Event, Message};
-use crate::wire::{duration, forward, micros, signed};
+use crate::wire::duration;
 
-pub use watchdog_client::item::{Keyed, NamePair};
-
-/// An item of a Watch stream, as it is on the wire. Page tokens carry its key as text.
-pub trait StreamItem: Keyed<Key: Display + FromStr> + prost::Message + Clone {
-    /// Name of the stream in logs, metrics and on /readyz.
-    const STREAM: &'static str;
-
-    /// The item as it is after `later`.
-    fn age(&mut self, _later: Duration) {}
-}
+pub use watchdog_client::item::{NamePair, StreamItem};
 
 /// An item as it was at a moment.
 #[derive(Debug, Clone)]
@@ -56,49 +40,5 @@ impl<M: StreamItem> TimedItem<M> {
         }
         let event = event.map(|item| item.now());
         Message { position, event }
-    }
-}
-
-impl StreamItem for probe::Verdict {
-    const STREAM: &'static str = "lease-probe";
-
-    fn age(&mut self, later: Duration) {
-        let later = micros(Some(&duration(later)));
-        self.age = Some(signed(micros(self.age.as_ref()).saturating_add(later)));
-        self.valid_for = Some(signed(micros(self.valid_for.as_ref()).saturating_sub(later)));
-    }
-}
-
-impl StreamItem for scaling::ShootScaling {
-    const STREAM: &'static str = "scaling";
-}
-
-impl StreamItem for weeder::Weeder {
-    const STREAM: &'static str = "weeders";
-
-    fn age(&mut self, later: Duration) {
-        let remaining = forward(self.remaining.as_ref()).saturating_sub(later);
-        self.remaining = Some(duration(remaining));
-    }
-}
-
-impl StreamItem for weeder::EndpointReadiness {
-    const STREAM: &'static str = "endpoint-readiness";
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_verdict_ages_on_its_way() {
-        let mut verdict = probe::Verdict {
-            age: Some(signed(1_000_000)),
-            valid_for: Some(signed(1_500_000)),
-            ..Default::default()
-        };
-        verdict.age(Duration::from_secs(2));
-        assert_eq!(micros(verdict.age.as_ref()), 3_000_000);
-        assert_eq!(micros(verdict.valid_for.as_ref()), -500_000);
     }
 }

@@ -13,7 +13,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Channel;
 use watchdog_client::consumer::follow;
 use watchdog_client::follow::Update;
-use watchdog_client::item::Keyed;
+use watchdog_client::item::StreamItem;
 use watchdog_client::wire::WatchResponse;
 use watchdog_proto::probe::v1::WatchVerdictsResponse;
 use watchdog_proto::scaling::v1::WatchScalingResponse;
@@ -114,7 +114,7 @@ impl SeedState {
     async fn follow_items<M>(
         &self,
         channel: Channel,
-        take: impl Fn(&mut SeedModel, Update<<M::Item as Keyed>::Key, M::Item>, &ClockReading),
+        take: impl Fn(&mut SeedModel, Update<<M::Item as StreamItem>::Key, M::Item>, &ClockReading),
     ) where
         M: WatchResponse<Request: Default> + Message + Default,
     {

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
-use watchdog_client::item::Keyed as _;
+use watchdog_client::item::StreamItem as _;
 use watchdog_client::message::{COMPLETE, Event, Message};
 use watchdog_client::wire::{ItemPage, WatchResponse};
 use watchdog_proto::probe::v1::lease_probe_service_server::{LeaseProbeService, LeaseProbeServiceServer};
