@@ -3,7 +3,7 @@
 //! [`server::StreamStore`] holds the latest value of every key. Writers never wait: they replace a value and raise the
 //! revision. Each [`subscription::Subscription`] has a cursor; it reads whatever changed since, so a slow reader skips
 //! intermediate values and memory is bounded by the number of keys. [`stream::serve`] turns a subscription into the
-//! body of a streaming RPC, and [`client::follow`] is the other end: it reconnects, notices dead streams, and estimates
+//! body of a streaming RPC, and [`follow::follow`] is the other end: it reconnects, notices dead streams, and estimates
 //! when each message was *sent*, by the local clock, so that validity survives any skew between hosts.
 //!
 //! Every replica of a service answers for the whole seed (ADR 0004):
@@ -14,7 +14,6 @@
 //!   other lease-probes ─ merge ┘
 //! ```
 
-pub mod client;
 pub mod item;
 pub mod metrics;
 pub mod replicas;
@@ -23,4 +22,4 @@ pub mod server;
 pub mod stream;
 pub mod subscription;
 
-pub use watchdog_client::{message, send_time, wire};
+pub use watchdog_client::{follow, message, wire};

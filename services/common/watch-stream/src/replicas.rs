@@ -6,18 +6,23 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_client::open::open;
+use watchdog_client::consumer;
+use watchdog_client::follow::Update;
 use watchdog_proto::probe::v1::{Verdict, WatchVerdictsRequest, WatchVerdictsResponse};
 use watchdog_proto::stream::v1::Scope;
 use watchdog_runtime::grpc_client::Dialer;
+use watchdog_runtime::metrics::GaugeGuard;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_runtime::rpc_metrics::Measured;
 
-use crate::client::{Update, follow};
 use crate::item::StreamItem;
+use crate::metrics::{CONNECTED, RECONNECTS, SKIPPED, StreamName};
 
 /// Replicas that are followed at most. Each probes a share of the shoots; a seed with 10,000 of them needs a handful.
 pub const MAX_REPLICAS: usize = 64;
+
+/// The label of their streams.
+const STREAM: StreamName<'_> = StreamName(Verdict::STREAM);
 
 /// Where the replicas are, and how they are called.
 #[derive(Debug)]
@@ -132,7 +137,94 @@ async fn follow_one(
         scope: Scope::Replica.into(),
         ..Default::default()
     };
-    let on_update = |update| handler.on_update(&replica, update);
-    let open = || open::<_, WatchVerdictsResponse>(channel.clone(), request.clone());
-    follow(Verdict::STREAM, open, &readiness, &stop, on_update).await;
+    let mut report = StreamReport::new(readiness);
+    consumer::follow::<WatchVerdictsResponse>(channel, request, &stop, |update| {
+        report.note(&update);
+        handler.on_update(&replica, update);
+    })
+    .await;
+}
+
+/// Shows the state of the stream of one replica: in metrics, in the log, and on /readyz.
+struct StreamReport {
+    /// Its instance is the replica.
+    readiness: Readiness,
+    connected: Option<GaugeGuard>,
+    /// One line for each stream: a hostile item may come with every probe.
+    skipped_before: bool,
+}
+
+impl StreamReport {
+    fn new(readiness: Readiness) -> Self {
+        // Its series is shown from now on.
+        RECONNECTS.handle(STREAM).increment(0);
+        Self {
+            readiness,
+            connected: None,
+            skipped_before: false,
+        }
+    }
+
+    fn note(&mut self, update: &Update<String, Verdict>) {
+        let (stream, server) = (Verdict::STREAM, self.readiness.instance());
+        match update {
+            Update::Snapshot(..) => {
+                self.readiness.recovered(stream);
+                self.connected.get_or_insert_with(|| CONNECTED.track(STREAM));
+            }
+            Update::Lost(failure) => {
+                self.connected = None;
+                self.skipped_before = false;
+                RECONNECTS.inc(STREAM);
+                let code = failure.code.map(tracing::field::debug);
+                let reason = failure.reason.as_str();
+                if self.readiness.failing(stream, failure.clone()) {
+                    tracing::warn!(
+                        stream,
+                        server,
+                        code,
+                        reason,
+                        error = %failure,
+                        "stream lost; connecting again"
+                    );
+                }
+            }
+            Update::Skipped(why) => {
+                SKIPPED.inc(STREAM);
+                if !std::mem::replace(&mut self.skipped_before, true) {
+                    tracing::warn!(
+                        stream,
+                        server,
+                        reason = %why,
+                        "message of a stream skipped; further ones of this stream are only counted"
+                    );
+                }
+            }
+            Update::Upsert(..) | Update::Removed(_) | Update::Completeness(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use metrics_exporter_prometheus::PrometheusBuilder;
+
+    use super::*;
+    use crate::message::COMPLETE;
+
+    #[test]
+    fn a_replica_that_is_not_followed_any_more_is_not_connected() {
+        let recorder = PrometheusBuilder::new().build_recorder();
+        let _recording = metrics::set_default_local_recorder(&recorder);
+        let shown = |n: u32| {
+            let text = recorder.handle().render();
+            let line = format!("watchdog_stream_client_connected{{stream=\"lease-probe\"}} {n}");
+            assert!(text.lines().any(|shown| shown == line), "{text}");
+        };
+        let mut report = StreamReport::new(Readiness::default());
+        report.note(&Update::Snapshot(BTreeMap::new(), COMPLETE));
+        shown(1);
+        drop(report);
+        shown(0);
+    }
 }

@@ -199,6 +199,6 @@ impl SeedView<Verdict> {
             std::future::ready(Ok(Box::pin(messages)))
         };
         let on_update = |update| handler.on_update(&self.me, update);
-        watchdog_client::follow::follow(open, &self.draining, on_update).await;
+        crate::follow::follow(open, &self.draining, on_update).await;
     }
 }

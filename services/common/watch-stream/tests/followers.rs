@@ -12,8 +12,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
-use watchdog_runtime::readiness::Readiness;
-use watchdog_watch_stream::client::{Update, follow};
+use watchdog_watch_stream::follow::{Update, follow};
 use watchdog_watch_stream::message::{COMPLETE, Event, HEARTBEAT_INTERVAL, Message};
 use watchdog_watch_stream::server::StreamStore;
 use watchdog_watch_stream::stream::{Responses, serve};
@@ -182,12 +181,8 @@ async fn play(steps: Vec<Step>) {
             let (server, limit) = (server.clone(), pace.clone());
             let (stop, follower) = (stop.clone(), believed.clone());
             tokio::spawn(async move {
-                let readiness = Readiness::default();
                 let open = || std::future::ready(open(&server, &limit));
-                follow("test", open, &readiness, &stop, |update| {
-                    follower.lock().apply(update)
-                })
-                .await;
+                follow(open, &stop, |update| follower.lock().apply(update)).await;
             });
             (pace, believed)
         })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use watchdog_proto::probe::v1 as pb;
-use watchdog_watch_stream::client::Update;
+use watchdog_watch_stream::follow::Update;
 use watchdog_watch_stream::replicas::ReplicaHandler;
 
 use crate::controller::verdicts::VerdictTable;

@@ -11,7 +11,7 @@ use watchdog_client::validity::Validity;
 use watchdog_proto::probe::v1 as probe;
 use watchdog_proto::scaling::v1 as pb;
 use watchdog_runtime::clock::Clock;
-use watchdog_watch_stream::client::Received;
+use watchdog_watch_stream::follow::Received;
 use watchdog_watch_stream::wire::{self, duration, forward, signed};
 
 use crate::domain::Direction;

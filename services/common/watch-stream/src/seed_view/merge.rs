@@ -12,7 +12,7 @@ use watchdog_runtime::service_builder::ServiceBuilder;
 use super::known_replicas::PeerState;
 use super::reports::{Reports, VerdictReport, renews};
 use super::{OwnItems, SeedView};
-use crate::client::{Received, Update};
+use crate::follow::{Received, Update};
 use crate::item::StreamItem;
 use crate::replicas::{ReplicaEndpoints, ReplicaHandler, follow_replicas};
 use crate::server::{KeyUpdate, StreamStore};

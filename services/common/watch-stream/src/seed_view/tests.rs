@@ -9,7 +9,7 @@ use watchdog_runtime::request::PageRequest;
 use super::known_replicas::WAIT_FOR_REPLICAS;
 use super::merge::Merge;
 use super::*;
-use crate::client::{Received, Update};
+use crate::follow::{Received, Update};
 use crate::message::{COMPLETE, Completeness};
 use crate::stream::Responses;
 use crate::wire::{self, ItemPage};
