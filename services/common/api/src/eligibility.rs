@@ -28,7 +28,8 @@ use crate::{
 use std::{collections::BTreeMap, time::Duration};
 
 /// Why a shoot is not probed, or why its probe has to stop: its text is for people.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum SkipReason {
     /// The Cluster or the shoot has a deletionTimestamp.
     #[error("The shoot is being deleted.")]
@@ -186,16 +187,7 @@ impl SkipReason {
     /// The reason as a label value, the same for all shoots.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Deleting => "deleting",
-            Self::Hibernating => "hibernating",
-            Self::WakingUp => "waking_up",
-            Self::Migrating => "migrating",
-            Self::NoWorkers => "no_workers",
-            Self::SelfHosted => "self_hosted",
-            Self::NotReconciled => "not_reconciled",
-            Self::Malformed(_) => "malformed",
-        }
+        self.into()
     }
 }
 

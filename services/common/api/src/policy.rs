@@ -3,9 +3,9 @@
 //!
 //! A malformed value never changes anything: the default of the seed stays in force, and the reason names the value.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
+
+use strum::{Display, EnumString, IntoStaticStr};
 
 use crate::names;
 use crate::unix_time::UnixTime;
@@ -18,7 +18,10 @@ pub(crate) const LONGEST: usize = 128;
 const QUOTED: usize = 64;
 
 /// How far the watchdog may act on a shoot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, IntoStaticStr,
+)]
+#[strum(serialize_all = "lowercase", const_into_str)]
 pub enum Mode {
     /// Scale and restore its dependants.
     #[default]
@@ -33,28 +36,7 @@ impl Mode {
     /// As in the annotation, on the command line and in labels.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Protect => "protect",
-            Self::Observe => "observe",
-            Self::Off => "off",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Mode {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        [Self::Protect, Self::Observe, Self::Off]
-            .into_iter()
-            .find(|mode| mode.as_str() == text)
-            .ok_or(())
+        self.into_str()
     }
 }
 
@@ -150,7 +132,7 @@ pub fn parse_seed_mode(text: &str) -> Result<Mode, &'static str> {
     match text.parse() {
         Ok(mode @ (Mode::Protect | Mode::Observe)) => Ok(mode),
         Ok(Mode::Off) => Err("a seed is switched off by removing the program: write protect or observe"),
-        Err(()) => Err("write protect or observe"),
+        Err(_) => Err("write protect or observe"),
     }
 }
 

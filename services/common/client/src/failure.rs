@@ -4,13 +4,15 @@ use std::error::Error;
 use std::fmt::{self, Display, Formatter};
 use std::io;
 
+use strum::IntoStaticStr;
 use watchdog_certificates::{Refusal, tls_error_in_words};
 
 /// Longest text of a failure in characters. /readyz is read on a terminal.
 const LONGEST_TEXT: usize = 500;
 
 /// Why a try failed, as a label value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Reason {
     /// The object, its kind or its namespace does not exist.
     NotFound,
@@ -48,23 +50,7 @@ impl Reason {
     /// As a label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotFound => "not_found",
-            Self::Forbidden => "forbidden",
-            Self::Unauthorized => "unauthorized",
-            Self::Conflict => "conflict",
-            Self::Throttled => "throttled",
-            Self::ServerError => "server_error",
-            Self::Rejected => "rejected",
-            Self::Certificate => "certificate",
-            Self::ServerName => "server_name",
-            Self::ConnectionRefused => "connection_refused",
-            Self::Timeout => "timeout",
-            Self::Connection => "connection",
-            Self::LocalLimit => "local_limit",
-            Self::Stalled => "stalled",
-            Self::Other => "other",
-        }
+        self.into_str()
     }
 
     /// From the status code of an HTTP answer.
