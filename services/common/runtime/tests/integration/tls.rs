@@ -177,6 +177,10 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
     let text = file("text.pem", "hunter2");
     let torn = file("torn.pem", &format!("{}hunter2", &pair.cert[..200]));
     let foreign_key = file("foreign.key", &other.key);
+    // An Ed448 key of zeros.
+    let zeros = format!("MEcCAQAwBQYDK2VxBDsEOQ{}==", "A".repeat(76));
+    let shell = format!("-----BEGIN PRIVATE KEY-----\n{zeros}\n-----END PRIVATE KEY-----\n");
+    let odd_key = file("odd.key", &shell);
     let shell = "-----BEGIN CERTIFICATE-----\naHVudGVyMg==\n-----END CERTIFICATE-----\n";
     let no_certificate = file("hollow.pem", shell);
     let malformed = file("malformed.pem", &Authority::malformed("ours").pem());
@@ -193,7 +197,7 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         |paths| &mut paths.key,
         |paths| &mut paths.ca,
     );
-    let rows: [(Place, &Path, &str); 13] = [
+    let rows: [(Place, &Path, &str); 14] = [
         (cert, &absent, "cannot read"),
         (cert, &empty, "holds no certificate"),
         (cert, &text, "holds no certificate"),
@@ -205,6 +209,11 @@ fn a_bad_file_is_named_and_what_is_in_it_is_not_shown() {
         ),
         (key, &absent, "cannot read"),
         (key, &text, "no private key"),
+        (
+            key,
+            &odd_key,
+            "holds a private key of a kind that is not accepted",
+        ),
         (key, &foreign_key, "is not the private key of "),
         (ca, &absent, "cannot read"),
         (ca, &empty, "holds no certificate"),
