@@ -21,7 +21,7 @@ const QUOTED: usize = 64;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Display, EnumString, IntoStaticStr,
 )]
-#[strum(serialize_all = "lowercase", const_into_str)]
+#[strum(serialize_all = "lowercase")]
 pub enum Mode {
     /// Scale and restore its dependants.
     #[default]
@@ -35,8 +35,8 @@ pub enum Mode {
 impl Mode {
     /// As in the annotation, on the command line and in labels.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        self.into_str()
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 }
 

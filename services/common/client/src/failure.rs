@@ -12,7 +12,7 @@ const LONGEST_TEXT: usize = 500;
 
 /// Why a try failed, as a label value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, IntoStaticStr)]
-#[strum(serialize_all = "snake_case", const_into_str)]
+#[strum(serialize_all = "snake_case")]
 pub enum Reason {
     /// The object, its kind or its namespace does not exist.
     NotFound,
@@ -49,8 +49,8 @@ pub enum Reason {
 impl Reason {
     /// As a label value.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        self.into_str()
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// From the status code of an HTTP answer.
