@@ -294,17 +294,18 @@ impl Candidate {
         let intended = annotations.and_then(|annotations| annotations.get(DURATION_ANNOTATION));
         let is_intended = intended.is_some_and(|intended| *intended == seconds.to_string());
         let renewed = renew_time(lease);
-        // Of a leader whose clock is behind that of the last one, or a backup.
-        let is_older = renewed < self.renewed;
+        // Each write of a leader has a later time. This one is an edit, a backup, one of both after the other, or of a
+        // leader whose clock is behind that of the last one.
+        let is_not_later = self.renewed.is_some() && renewed <= self.renewed;
         self.renewed = renewed.or(self.renewed);
         let ElectionTiming { usual, slow } = self.timing;
         let lasts = match (holder, seconds) {
-            ("", RELEASED_SECONDS) if !is_older => Duration::ZERO,
+            ("", RELEASED_SECONDS) if !is_not_later => Duration::ZERO,
             // Where this process has seen none, most likely nobody ever led.
             ("", _) if lease.is_none() && self.leader.is_none() => usual.lease_duration,
             // A duration that somebody wrote to keep others out ends with its holder.
             ("", _) => slow.lease_duration,
-            _ if written == usual.lease_duration && is_intended && !is_older => written,
+            _ if written == usual.lease_duration && is_intended && !is_not_later => written,
             // Somebody may have shortened it under its holder, who may act by a longer one that it wrote before.
             _ => written.max(slow.lease_duration),
         };
