@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::wait;
 
 use super::ProgramDialer;
 use super::seeds::SeedConnection;
@@ -396,19 +396,20 @@ async fn a_certificate_that_comes_later_is_used_by_what_goes_on() {
     };
     let filled = async {
         recording.until(empty).await;
-        while !is_lost() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        wait::until_true("every program is lost", BOUND, async || Ok(is_lost()))
+            .await
+            .unwrap();
         *secrets.lock().unwrap() = secret(&authority, &WHOLE).lock().unwrap().clone();
         recording.until("1 verdict: 1 HEALTHY").await;
-        while followed.state.model().shoots.is_empty() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        let is_shown = async || Ok(!followed.state.model().shoots.is_empty());
+        wait::until_true("the page has the shoot", BOUND, is_shown)
+            .await
+            .unwrap();
     };
     let cli = crate::args::parse(format!("x {line}").split(' ').map(Into::into)).unwrap();
     tokio::select! {
         ended = crate::app::dispatch(cli, &output) => panic!("{ended:?}"),
-        filled = tokio::time::timeout(BOUND, filled) => filled.unwrap(),
+        () = filled => {}
     }
 }
 

@@ -174,22 +174,21 @@ impl RealShoot {
         Ok(self.proxy.kubeconfig(&self.probe_kubeconfig()?))
     }
 
-    /// Its Shoot object, once Gardener has created it.
-    pub fn object(&self) -> Value {
-        fixtures::shoot(&format!("{}ms", self.options.grace.as_millis()))
-    }
-
     /// The objects that Gardener creates last: from then on the shoot is probed, through the proxy.
     pub async fn hand_over(&self) -> anyhow::Result<()> {
-        self.create_cluster(&self.namespace, &self.proxied_kubeconfig()?, self.object())
-            .await
+        self.hand_over_as(&self.namespace).await
     }
 
     /// Makes another shoot of the seed, without dependants, that has the same API server.
     pub async fn share(&self, name: &str) -> anyhow::Result<()> {
         let namespace = namespace(name);
         create_namespace(&self.seed, &namespace).await?;
-        self.create_cluster(&namespace, &self.proxied_kubeconfig()?, self.object())
+        self.hand_over_as(&namespace).await
+    }
+
+    async fn hand_over_as(&self, name: &str) -> anyhow::Result<()> {
+        let shoot = fixtures::shoot(&format!("{}ms", self.options.grace.as_millis()));
+        self.create_cluster(name, &self.proxied_kubeconfig()?, shoot)
             .await
     }
 

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tonic::Status;
 use watchdog_proto::probe::v1::Outcome;
+use watchdog_test_support::wait;
 
 use super::*;
 use crate::args;
@@ -380,15 +381,9 @@ async fn no_shoot_is_healthy_beside_a_coordinator_that_is_scaled_to_zero() {
         let is_lost = coordinator.is_some_and(|followed| followed.lost.is_some());
         (is_lost && !model.shoots.is_empty()).then(|| model.cells(&ClockReading::now()))
     };
-    let shown = async {
-        loop {
-            match cells() {
-                Some(cells) => return cells,
-                None => tokio::time::sleep(std::time::Duration::from_millis(20)).await,
-            }
-        }
-    };
-    let shown = tokio::time::timeout(BOUND, shown).await.unwrap();
+    let shown = wait::until("the coordinator is lost", BOUND, async || Ok(cells()))
+        .await
+        .unwrap();
     assert_eq!(
         (shown[0].name.as_str(), shown[0].state),
         (SHOOT, CellState::Stale)
