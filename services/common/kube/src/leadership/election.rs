@@ -46,6 +46,9 @@ const RELEASED_SECONDS: i32 = 1;
 /// After a conflict the Lease is read again after this part of the retry period.
 const CONFLICT_FRACTION: u32 = 20;
 
+/// Deadline of a request of the election while the API server is slow.
+const LONGEST_REQUEST: Duration = Duration::from_secs(5);
+
 /// An API server counts as slow for this time after its last slow answer.
 const SLOW_FOR: Duration = Duration::from_secs(10);
 
@@ -70,11 +73,20 @@ pub struct LeaseTimes {
 }
 
 impl LeaseTimes {
-    /// The defaults of client-go: all requests may take 5 s. With clocks that are 10 % off, a leader stops after at
-    /// most 11.1 s and another begins after at least 13.6 s.
+    /// The defaults of client-go. With clocks that are 10 % off, a leader stops after at most 11.1 s and another begins
+    /// after at least 13.6 s.
     pub const CLIENT_GO: Self = Self {
         lease_duration: Duration::from_secs(15),
         renew_deadline: Duration::from_secs(10),
+        retry_period: Duration::from_secs(2),
+    };
+
+    /// All requests may take 5 s, renewals and the writes of the leader alike: while a renewal is under way, and when
+    /// it ends, what is left of the renew deadline is one more request. With clocks that are 10 % off, a leader stops
+    /// after at most 16.7 s and another begins after at least 18.1 s.
+    pub const SLOW: Self = Self {
+        lease_duration: Duration::from_secs(20),
+        renew_deadline: Duration::from_secs(15),
         retry_period: Duration::from_secs(2),
     };
 
@@ -98,7 +110,7 @@ impl LeaseTimes {
     /// Deadline of one request, that of client-go: two fit into the renew deadline. A leader whose requests all take
     /// this long renews its Lease in time, and so does one that loses a single request.
     pub(crate) fn request_timeout(&self) -> Duration {
-        self.renew_deadline / 2
+        LONGEST_REQUEST.min(self.renew_deadline / 2)
     }
 }
 
@@ -121,7 +133,7 @@ impl Default for ElectionTiming {
             renew_deadline: Duration::from_secs(3),
             retry_period: Duration::from_secs(1),
         };
-        let slow = LeaseTimes::CLIENT_GO;
+        let slow = LeaseTimes::SLOW;
         Self { usual, slow }
     }
 }

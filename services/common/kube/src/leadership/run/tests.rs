@@ -245,5 +245,5 @@ async fn a_leader_whose_write_was_slow_leads_for_long() {
     election.note_slow_actions(election.now());
     let lease = claim(&mut election);
     let seconds = lease.spec.and_then(|spec| spec.lease_duration_seconds);
-    assert_eq!(seconds, Some(15));
+    assert_eq!(seconds, Some(20));
 }
