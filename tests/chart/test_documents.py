@@ -223,8 +223,9 @@ def test_fixed_limits_are_those_of_the_code():
     answers = [f"{size >> 20} MiB" for size in quota(runtime, "ANSWER_BYTES")]
     scrapes = quota(runtime, "SCRAPES")
     pause, age = number(coordinator, "TRY_PAUSE") / 1000, number(runtime, "MAX_AGE") // 60
-    election, client_go = body("impl Default for ElectionTiming"), body("impl LeaseTimes")
-    usual, slow = (re.findall(r"\w+: Duration::from_secs\((\d+)\)", text) for text in (election, client_go))
+    election, others = body("impl Default for ElectionTiming"), body("impl LeaseTimes")
+    usual, others = (re.findall(r"\w+: Duration::from_secs\((\d+)\)", text) for text in (election, others))
+    client_go, slow = others[:3], others[3:]
     timeout, lifetime = number(runtime, "TIMEOUT"), number(runtime, "CONNECTION_TIMEOUT")
     kib = {name: number(runtime, name) >> 10 for name in ("MAX_REQUEST_BYTES", "MAX_HEADER_BYTES")}
     rows = [
@@ -246,8 +247,9 @@ def test_fixed_limits_are_those_of_the_code():
         f"| membership of lease-probe | Lease {number(kube, 'LEASE_DURATION')} s, renewed and listed every "
         f"{number(kube, 'INTERVAL')} s; {number(kube, 'MAX_MEMBERS')} replicas |",
         f"| leader election | Lease {usual[0]} s, renew deadline {usual[1]} s, a renewal or read every {usual[2]} s; "
-        f"for {number(kube, 'SLOW_FOR')} s after an answer to it or to a write that took more than 0.75 s, and in the "
-        f"drop-in image, {slow[0]} s, {slow[1]} s and {slow[2]} s |",
+        f"for {number(kube, 'SLOW_FOR')} s after an answer to it or to a write that took more than 0.75 s, "
+        f"{slow[0]} s, {slow[1]} s and {slow[2]} s; in the drop-in image always {client_go[0]} s, {client_go[1]} s and "
+        f"{client_go[2]} s |",
         f"| calls and streams that a standby passes on at once | {number(kube, 'MAX_CALLS')} |",
         f"| unproven or refused connections; of one address | {number(runtime, 'MAX_STRANGERS')}; "
         f"{number(runtime, 'MAX_STRANGERS_PER_ADDRESS')}. ",

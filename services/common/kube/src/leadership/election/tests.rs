@@ -611,7 +611,10 @@ fn a_slow_api_server_keeps_its_leader_until_it_dies() {
         let (first, stopped, second) = (changes[1].0, changes[2].0, changes[3].0);
         assert!(first < 12_000 && stopped > DIES_AT, "{changes:?}");
         // The lease by a slow clock, and three requests: one saw it last, one finds it unchanged, one takes it.
-        assert!(second < DIES_AT + LONGEST_LEASE + 3 * 4_500 + 2_500, "{changes:?}");
+        assert!(
+            second < DIES_AT + LONGEST_LEASE + 3 * 4_500 + 2_500,
+            "{changes:?}"
+        );
     }
 }
 
