@@ -241,8 +241,8 @@ def test_fixed_limits_are_those_of_the_code():
         f"after a failed level {number(coordinator, 'FAILED_PAUSE')} s, doubling up to "
         f"{number(coordinator, 'LONGEST_PAUSE')} s |",
         f"| pause before a write that another client has reversed | {number(coordinator, 'REPETITION_PAUSE')} s |",
-        f"| concurrent requests | scaling-coordinator {number(coordinator, 'MAX_REQUESTS')}, "
-        f"weeder {number('weeder', 'MAX_REQUESTS')} |",
+        f"| concurrent requests | scaling-coordinator those of {number(coordinator, 'MAX_SHOOTS')} shoots, "
+        f"{number(coordinator, 'MAX_UP')} of them on their way up; weeder {number('weeder', 'MAX_REQUESTS')} |",
         f"| recoveries of a service that delete | {number('weeder', 'MAX_RECOVERIES')} in a minute |",
         f"| membership of lease-probe | Lease {number(kube, 'LEASE_DURATION')} s, renewed and listed every "
         f"{number(kube, 'INTERVAL')} s; {number(kube, 'MAX_MEMBERS')} replicas |",

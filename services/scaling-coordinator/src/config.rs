@@ -26,8 +26,8 @@ pub struct Args {
 
     /// Maximum number of requests about shoots that this replica sends to the seed per second. A scale-down of three
     /// Deployments in two levels takes at most seven. So the default scales 1,000 shoots down in 3.5 seconds, within
-    /// the seven that the default grace period leaves. At most 64 are in flight at once, regardless of how slow the API
-    /// server is.
+    /// the seven that the default grace period leaves. At most 64 shoots have requests in flight at once, regardless of
+    /// how slow the API server is.
     #[arg(long, default_value_t = 2_000, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=100_000))]
     pub request_rate: u32,
 

@@ -188,11 +188,6 @@ impl Resources {
         observed.unwrap_or_else(WatchedResource::not_looked_up)
     }
 
-    /// How many resources a shoot may have.
-    pub(crate) fn count(&self) -> usize {
-        self.watched.read().len()
-    }
-
     /// The configured resources of a shoot, and those that were dropped and must still be restored, as far as is known
     /// without a read.
     pub(crate) fn dependents(&self, shoot: &str) -> Vec<Dependent> {

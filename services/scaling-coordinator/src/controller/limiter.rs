@@ -1,4 +1,4 @@
-//! Bounds the requests to the seed: how many are under way, and how many begin in a second. Shoots take turns.
+//! Bounds the requests to the seed: how many shoots make some at once, and how many begin in a second.
 
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as FairMutex, Semaphore, SemaphorePermit};
@@ -10,19 +10,19 @@ use watchdog_runtime::token_bucket::TokenBucket;
 use crate::domain::Direction;
 use crate::metrics::{UNDER_WAY, WAITING};
 
-/// Requests on the seed at once. A healthy API server answers within 20 ms, so this carries more than any sensible
-/// rate; a slow one is not flooded.
-const MAX_REQUESTS: u32 = 64;
+/// Shoots that make requests at once, each one or two as a rule. A healthy API server answers within 20 ms, so this
+/// carries more than any sensible rate; on one that takes seconds it bounds the flood.
+const MAX_SHOOTS: usize = 64;
 
 /// Shoots on their way up that have or wait for a turn beside those on their way down. Scale-downs come first, because
 /// a meltdown waits for nobody; a long row of losses does not keep a recovered shoot down, because the turns are given
 /// in the order in which they were asked for.
-const MAX_UP: usize = 8;
+const MAX_UP: usize = 16;
 
 /// Gives turns to make requests. The queues are fair.
 pub(crate) struct RequestLimiter {
     up: Semaphore,
-    requests: Semaphore,
+    shoots: Semaphore,
     /// Held by the one who waits for the rate.
     next: FairMutex<()>,
     bucket: Mutex<TokenBucket>,
@@ -30,12 +30,12 @@ pub(crate) struct RequestLimiter {
     pub(crate) waiting: TaskTracker,
 }
 
-/// A shoot's turn: it may make this many requests at once.
+/// A shoot's turn to make requests.
 #[must_use = "the requests are only bounded while the turn exists"]
 pub(crate) struct Turn<'a> {
     limiter: &'a RequestLimiter,
     _up: Option<SemaphorePermit<'a>>,
-    _requests: Option<SemaphorePermit<'a>>,
+    _shoot: Option<SemaphorePermit<'a>>,
 }
 
 impl RequestLimiter {
@@ -43,7 +43,7 @@ impl RequestLimiter {
     pub(crate) fn new(rate: u32) -> Self {
         Self {
             up: Semaphore::new(MAX_UP),
-            requests: Semaphore::new(MAX_REQUESTS as usize),
+            shoots: Semaphore::new(MAX_SHOOTS),
             next: FairMutex::new(()),
             // A tenth of a second's requests at once.
             bucket: Mutex::new(TokenBucket::new(rate, rate / 10)),
@@ -51,18 +51,15 @@ impl RequestLimiter {
         }
     }
 
-    /// Waits for a turn of a shoot that goes in this direction and makes at most `width` requests at once.
-    pub(crate) async fn turn(&self, direction: Direction, width: usize) -> Turn<'_> {
+    /// Waits for a turn of a shoot that goes in this direction.
+    pub(crate) async fn turn(&self, direction: Direction) -> Turn<'_> {
         let waiting = (self.waiting.token(), WAITING.track(()));
         let up = match direction {
             Direction::Down => None,
             // The semaphores are never closed.
             Direction::Up | Direction::Release => self.up.acquire().await.ok(),
         };
-        let width = u32::try_from(width)
-            .unwrap_or(MAX_REQUESTS)
-            .clamp(1, MAX_REQUESTS);
-        let requests = self.requests.acquire_many(width).await.ok();
+        let shoot = self.shoots.acquire().await.ok();
         let next = self.next.lock().await;
         loop {
             let wait = self.bucket.lock().wait_for(1);
@@ -75,7 +72,7 @@ impl RequestLimiter {
         Turn {
             limiter: self,
             _up: up,
-            _requests: requests,
+            _shoot: shoot,
         }
     }
 }
@@ -104,7 +101,7 @@ mod tests {
         let limiter = RequestLimiter::new(100);
         let start = Instant::now();
         for _ in 0..200 {
-            let turn = limiter.turn(Direction::Down, 2).await;
+            let turn = limiter.turn(Direction::Down).await;
             drop(turn.begin_request());
             drop(turn.begin_request());
         }
@@ -115,12 +112,12 @@ mod tests {
         );
         let limiter = RequestLimiter::new(10_000);
         let mut turns = Vec::new();
-        for _ in 0..MAX_REQUESTS / 2 {
-            turns.push(limiter.turn(Direction::Down, 2).await);
+        for _ in 0..MAX_SHOOTS {
+            turns.push(limiter.turn(Direction::Down).await);
         }
-        assert!(limiter.turn(Direction::Down, 1).now_or_never().is_none());
+        assert!(limiter.turn(Direction::Down).now_or_never().is_none());
         turns.pop();
-        assert!(limiter.turn(Direction::Down, 2).now_or_never().is_some());
+        assert!(limiter.turn(Direction::Down).now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -131,12 +128,12 @@ mod tests {
         let mut ask = |direction, name: String| {
             let (limiter, order) = (limiter.clone(), order.clone());
             tasks.spawn(async move {
-                let turn = limiter.turn(direction, 1).await;
+                let turn = limiter.turn(direction).await;
                 drop(turn.begin_request());
                 order.lock().push(name);
             });
         };
-        (0..20).for_each(|i| ask(Direction::Up, format!("up {i}")));
+        (0..2 * MAX_UP).for_each(|i| ask(Direction::Up, format!("up {i}")));
         tokio::task::yield_now().await;
         (0..20).for_each(|i| ask(Direction::Down, format!("down {i}")));
         while tasks.join_next().await.is_some() {}
@@ -144,6 +141,6 @@ mod tests {
         let at = |name: &str| order.iter().position(|one| one == name).unwrap();
         // One of them went at once.
         assert!(at("down 0") <= MAX_UP + 1, "{order:?}");
-        assert!(at("down 19") < at("up 9"), "{order:?}");
+        assert!(at("down 19") < at(&format!("up {}", MAX_UP + 1)), "{order:?}");
     }
 }

@@ -153,9 +153,7 @@ impl Reconciler {
         direction: Direction,
         news: &Notify,
     ) -> Option<Turn<'_>> {
-        // At most one for each resource, and the Cluster beside them.
-        let width = self.inputs.resources.count() + 1;
-        let turn = self.limiter.turn(direction, width);
+        let turn = self.limiter.turn(direction);
         tokio::pin!(turn);
         loop {
             tokio::select! {

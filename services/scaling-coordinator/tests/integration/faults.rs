@@ -128,35 +128,50 @@ async fn a_shoot_that_was_created_again_while_the_watches_were_broken_begins_wit
         .await;
 }
 
-/// One shoot whose scaling may take a minute.
-async fn one_patient_shoot() -> (Seed, FakeProbe, Coordinator) {
+/// Shoots whose scaling may take a minute each.
+async fn patient_shoots(shoots: &[String]) -> (Seed, FakeProbe, Coordinator) {
     let config = CONFIG.replace("timeout: 5s", "timeout: 60s");
     let (seed, probe) = (
         Seed::with_config(&config).await,
         FakeProbe::start().await.unwrap(),
     );
-    seed.shoot(SHOOT, 1, true).await;
+    for shoot in shoots {
+        seed.shoot(shoot, 1, true).await;
+    }
     let coordinator = Coordinator::start(&seed, &[&probe]).await;
     (seed, probe, coordinator)
 }
 
-/// No renewal of a Lease of 4 s would come in time. `SLOW_MILLIS` is another delay of each request, to measure with.
+/// No renewal of a Lease of 4 s would come in time. To measure with: `SLOW_MILLIS` is another delay of each request,
+/// `SLOW_SHOOTS` another number of shoots.
 #[tokio::test]
 async fn a_slow_api_server_delays_and_does_not_prevent() {
-    let (seed, probe, coordinator) = one_patient_shoot().await;
-    let millis = std::env::var("SLOW_MILLIS").map_or(2_000, |millis| millis.parse().unwrap());
+    let setting = |name, default| std::env::var(name).map_or(default, |value| value.parse().unwrap());
+    let (millis, count) = (setting("SLOW_MILLIS", 2_000), setting("SLOW_SHOOTS", 1));
+    let shoots: Vec<_> = (0..count).map(|number| format!("{SHOOT}-{number}")).collect();
+    let (seed, probe, coordinator) = patient_shoots(&shoots).await;
     seed.api
         .inject(Fault::always(FaultAction::Delay { millis }).user(USER));
-    let lost = Instant::now();
-    coordinator.lose(&probe, SHOOT).await;
-    println!("{millis} ms for each request: down after {:.1?}", lost.elapsed());
-    coordinator.recover(&probe, SHOOT).await;
+    for (outcome, direction) in [
+        (Outcome::LeasesExpired, Direction::Down),
+        (Outcome::Healthy, Direction::Up),
+    ] {
+        let begun = Instant::now();
+        probe.say(&shoots, outcome);
+        for shoot in &shoots {
+            coordinator.until_settled(shoot, direction).await;
+        }
+        println!(
+            "{count} shoots, {millis} ms for each request: {direction:?} after {:.1?}",
+            begun.elapsed()
+        );
+    }
 }
 
 /// An admission webhook, for example: the Lease is renewed fast, and a Lease of 4 s ends before the write does.
 #[tokio::test]
 async fn writes_that_are_slow_alone_are_delayed_and_not_prevented() {
-    let (seed, probe, coordinator) = one_patient_shoot().await;
+    let (seed, probe, coordinator) = patient_shoots(&[SHOOT.to_owned()]).await;
     let slow = FaultAction::Delay { millis: 4_000 };
     seed.api.inject(Fault::always(slow).user(USER).verb("patch"));
     coordinator.lose(&probe, SHOOT).await;
