@@ -17,7 +17,7 @@ const MAX_SHOOTS: usize = 64;
 /// Shoots on their way up that have or wait for a turn beside those on their way down. Scale-downs come first, because
 /// a meltdown waits for nobody; a long row of losses does not keep a recovered shoot down, because the turns are given
 /// in the order in which they were asked for.
-const MAX_UP: usize = 16;
+const MAX_UP: usize = 32;
 
 /// Gives turns to make requests. The queues are fair.
 pub(crate) struct RequestLimiter {

@@ -124,7 +124,8 @@ impl ShootMemory {
         let reason = &shown.reason;
         let held = std::mem::replace(&mut shown.held, decision.held);
         if held != decision.held && decision.held == Some(HoldReason::Disagreement) {
-            tracing::warn!(
+            // For a moment at most turns, because one replica looks before the other: an alert counts the minutes.
+            tracing::info!(
                 reason,
                 "a shoot is held because its lease-probe replicas disagree"
             );
