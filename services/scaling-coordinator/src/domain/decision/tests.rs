@@ -36,17 +36,6 @@ fn verdict(
 }
 
 #[test]
-fn reasons_to_hold_are_label_values() {
-    let values = [
-        HoldReason::Cluster,
-        HoldReason::NotLeading,
-        HoldReason::Unreported,
-    ]
-    .map(HoldReason::as_str);
-    assert_eq!(values, ["cluster", "not_leading", "unreported"]);
-}
-
-#[test]
 fn what_is_older_than_before_does_not_count_until_something_new_comes() {
     let now = start();
     let first = testing::verdict(ReportedOutcome::Healthy, now);
@@ -140,23 +129,6 @@ fn vote(
 }
 
 #[test]
-fn a_verdict_that_holds_does_not_vote() {
-    let now = start();
-    for wants in [ReportedOutcome::Healthy, ReportedOutcome::LeasesExpired] {
-        for holds in ALL.into_iter().filter(|outcome| outcome.direction().is_none()) {
-            let (a, b) = (verdict(now, "a", wants, -5, 20), verdict(now, "b", holds, -1, 10));
-            let decision = decide(now, [&a, &b], STREAMS);
-            assert_eq!(decision.direction, wants.direction(), "{holds:?}");
-            assert_eq!(
-                decision,
-                decide(now, [&b, &a], STREAMS),
-                "their order does not matter"
-            );
-        }
-    }
-}
-
-#[test]
 fn the_newer_list_decides_after_the_older_one_had_its_time() {
     let (s, start) = (Duration::from_secs(1), start());
     // By the revision, which a wall clock or a slow stream does not distort; without one by the time.
@@ -232,38 +204,6 @@ fn a_renewed_verdict_does_not_begin_its_wait_anew() {
 }
 
 #[test]
-fn a_contrary_verdict_that_was_confirmed_since_holds_while_it_is_valid() {
-    let (s, start) = (Duration::from_secs(1), start());
-    let lost = vote(ReportedOutcome::LeasesExpired, "b", 9, start, start);
-    // With the newer list, and with an older one that was looked at since: both witnesses look, and disagree.
-    for (revision, observed) in [(11, start + s), (9, start - s), (8, start + s)] {
-        let healthy = vote(ReportedOutcome::Healthy, "a", revision, start - 60 * s, observed);
-        let renewed = vote(
-            ReportedOutcome::LeasesExpired,
-            "b",
-            revision.max(9),
-            start,
-            start + 2 * s,
-        );
-        for other in [&lost, &renewed] {
-            let decision = decide(start + 10 * s, [&healthy, other], STREAMS);
-            let down = decision.direction == Some(Direction::Down);
-            assert!(!down, "{revision}: {decision:?}");
-        }
-        let after = decide(start + 21 * s, [&healthy, &renewed], STREAMS);
-        let expected = if healthy.valid_until > start + 21 * s {
-            Direction::Up
-        } else {
-            Direction::Down
-        };
-        assert!(
-            after.direction.is_none_or(|direction| direction == expected),
-            "{after:?}"
-        );
-    }
-}
-
-#[test]
 fn contrary_verdicts_on_equally_new_lists_hold() {
     let (s, start) = (Duration::from_secs(1), start());
     // By the revision, and by the time where there is none.
@@ -286,35 +226,6 @@ fn of_no_candidates_there_is_no_share() {
     };
     assert_eq!(counts(0, 0).expired_share(), None);
     assert_eq!(counts(1, 2).expired_share(), Some(0.5));
-}
-
-#[test]
-fn what_a_witness_says_on_a_stale_api_server_decides_nothing() {
-    let (s, start) = (Duration::from_secs(1), start());
-    // It lists every 2 s and sees silence, at a revision that stands still, while the other one lists every 10 s.
-    for second in 0..60_u32 {
-        let now = start + second * s;
-        let stale = vote(
-            ReportedOutcome::LeasesExpired,
-            "a",
-            100,
-            start,
-            start + second / 2 * 2 * s,
-        );
-        let look = second / 10 * 10;
-        let healthy = vote(
-            ReportedOutcome::Healthy,
-            "b",
-            101 + u64::from(look),
-            start - 60 * s,
-            start + look * s,
-        );
-        assert_ne!(
-            decide(now, [&stale, &healthy], STREAMS).direction,
-            Some(Direction::Down),
-            "{second}"
-        );
-    }
 }
 
 /// The second witness stands on an API server that lags `lag` behind: whatever it lists, renewals included, is as old.
@@ -389,14 +300,6 @@ fn an_unknown_first_list_holds() {
         decide(start + 10 * s, [&known, &unlisted], STREAMS).direction,
         None
     );
-}
-
-#[test]
-fn one_direction_for_different_reasons_is_no_contradiction() {
-    let now = start();
-    let a = verdict(now, "a", ReportedOutcome::LeasesExpired, -5, 20);
-    let b = verdict(now, "b", ReportedOutcome::ExternalUnreachable, -1, 10);
-    assert_eq!(decide(now, [&a, &b], STREAMS).direction, Some(Direction::Down));
 }
 
 #[test]
