@@ -2,8 +2,7 @@
 
 use serde_json::{Value, json};
 use watchdog_proto::scaling::v1::{Direction, FlowState, ResourceState};
-use watchdog_sandbox::Rule;
-use watchdog_sandbox::resource::{ResourceKey, ResourceType, ScalePaths, keys};
+use watchdog_sandbox::resource::{ResourceKey, ResourceType, ScalePaths};
 use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
 use crate::coordinator::{Coordinator, resource, state_of};
@@ -13,9 +12,6 @@ use crate::{SHOOT, eventually};
 const CONFIG: &str = "
 kubeConfigSecretName: shoot-access-dependency-watchdog-probe
 dependentResourceInfos:
-- ref: {kind: StatefulSet, name: etcd-events, apiVersion: apps/v1}
-  scaleUp: {level: 0}
-  scaleDown: {level: 1}
 - ref: {kind: Engine, name: engine, apiVersion: machines.example.com/v1}
   scaleUp: {level: 1}
   scaleDown: {level: 0}
@@ -36,46 +32,23 @@ fn engines() -> ResourceType {
     ResourceType::custom("machines.example.com", "v1", "Engine", "engines", Some(paths))
 }
 
-fn status(seed: &Seed, key: &ResourceKey, name: &str, status: Value) {
-    seed.modify(key, SHOOT, name, |object| {
+fn set_status(seed: &Seed, status: Value) {
+    seed.modify(&ENGINES, SHOOT, "engine", |object| {
         object["status"] = status;
         object["status"]["observedGeneration"] = object["metadata"]["generation"].clone();
     });
 }
 
-fn number(seed: &Seed, key: &ResourceKey, name: &str, pointer: &str) -> i64 {
-    seed.api.store().find(key, SHOOT, name).unwrap().number(pointer)
+fn size(seed: &Seed) -> i64 {
+    let engine = seed.api.store().find(&ENGINES, SHOOT, "engine");
+    engine.unwrap().number("/spec/size")
 }
 
 #[tokio::test]
-async fn any_kind_with_a_scale_sub_resource_works() {
+async fn a_kind_that_has_only_a_scale_sub_resource_works() {
     let (seed, probe) = (Seed::with_config(CONFIG).await, FakeProbe::start().await.unwrap());
     seed.api.register(engines());
-    // The chart does not grant it either.
-    seed.api.deny(Rule {
-        resources: vec!["statefulsets/scale".into()],
-        ..Rule::default()
-    });
     seed.cluster(SHOOT);
-    let set = json!({
-        "metadata": { "name": "etcd-events" },
-        "spec": {
-            "replicas": 3,
-            "serviceName": "etcd-events",
-            "selector": { "matchLabels": { "app": "etcd" } },
-            "template": {
-                "metadata": { "labels": { "app": "etcd" } },
-                "spec": { "containers": [{ "name": "etcd", "image": "none" }] },
-            },
-        },
-    });
-    seed.api.create(&keys::STATEFUL_SETS, SHOOT, set).unwrap();
-    status(
-        &seed,
-        &keys::STATEFUL_SETS,
-        "etcd-events",
-        json!({ "replicas": 3, "readyReplicas": 3 }),
-    );
     seed.api
         .create(
             &ENGINES,
@@ -83,7 +56,7 @@ async fn any_kind_with_a_scale_sub_resource_works() {
             json!({ "metadata": { "name": "engine" }, "spec": { "size": 2 } }),
         )
         .unwrap();
-    status(&seed, &ENGINES, "engine", json!({ "size": 2 }));
+    set_status(&seed, json!({ "size": 2 }));
 
     let coordinator = Coordinator::launch(&seed, "coordinator-0", &[&probe], &[]).await;
     let ghost = "ghost.ghosts.example.com/ghost: the seed does not serve ghosts.example.com/v1 Ghost: correct the \
@@ -93,66 +66,31 @@ async fn any_kind_with_a_scale_sub_resource_works() {
     })
     .await;
     probe.say([SHOOT], Outcome::LeasesExpired);
-    eventually("the engine is scaled down", || {
-        number(&seed, &ENGINES, "engine", "/spec/size") == 0
-    })
-    .await;
+    eventually("the engine is scaled down", || size(&seed) == 0).await;
     coordinator
         .until(SHOOT, "the engine is waited for", |s| {
             state_of(s, "engine") == ResourceState::Waiting
         })
         .await;
-    assert_eq!(
-        number(&seed, &keys::STATEFUL_SETS, "etcd-events", "/spec/replicas"),
-        3
-    );
     let engine = seed.api.store().find(&ENGINES, SHOOT, "engine").unwrap();
     assert_eq!(
         (engine.annotation(RECORDED), engine.annotation(PROTECTED)),
         (Some("2"), Some(""))
     );
-    status(&seed, &ENGINES, "engine", json!({ "size": 0 }));
-    eventually("the set is scaled down", || {
-        number(&seed, &keys::STATEFUL_SETS, "etcd-events", "/spec/replicas") == 0
-    })
-    .await;
-    status(
-        &seed,
-        &keys::STATEFUL_SETS,
-        "etcd-events",
-        json!({ "replicas": 0 }),
-    );
+    set_status(&seed, json!({ "size": 0 }));
     let down = coordinator.until_settled(SHOOT, Direction::Down).await;
     assert_eq!(state_of(&down, "ghost"), ResourceState::Absent);
     assert_eq!(resource(&down, "engine").spec_replicas, Some(0));
 
     probe.say([SHOOT], Outcome::Healthy);
-    eventually("the set is scaled up", || {
-        number(&seed, &keys::STATEFUL_SETS, "etcd-events", "/spec/replicas") == 3
-    })
-    .await;
-    status(
-        &seed,
-        &keys::STATEFUL_SETS,
-        "etcd-events",
-        json!({ "replicas": 3, "readyReplicas": 1 }),
-    );
-    eventually("the engine is scaled up", || {
-        number(&seed, &ENGINES, "engine", "/spec/size") == 2
-    })
-    .await;
-    status(&seed, &ENGINES, "engine", json!({ "size": 1 }));
+    eventually("the engine is scaled up", || size(&seed) == 2).await;
+    set_status(&seed, json!({ "size": 1 }));
     let up = coordinator.until_settled(SHOOT, Direction::Up).await;
     assert!(!up.meltdown_protection_active);
 
     // A write of its status is no work: its replicas stay known.
     let before = seed.api.counters().requests;
-    status(
-        &seed,
-        &ENGINES,
-        "engine",
-        json!({ "size": 1, "readyReplicas": 2 }),
-    );
+    set_status(&seed, json!({ "size": 1, "readyReplicas": 2 }));
     coordinator
         .until(SHOOT, "the status is seen", |s| {
             let engine = resource(s, "engine");
@@ -228,8 +166,5 @@ async fn a_kind_that_comes_back_is_followed_again() {
         .await;
     seed.api.register(engines());
     seed.api.create(&ENGINES, SHOOT, engine(3)).unwrap();
-    eventually("the engine is scaled down", || {
-        number(&seed, &ENGINES, "engine", "/spec/size") == 0
-    })
-    .await;
+    eventually("the engine is scaled down", || size(&seed) == 0).await;
 }
