@@ -3,11 +3,11 @@
 use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;
-use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
+use watchdog_test_support::fake_probe::Outcome;
 
-use crate::coordinator::{Coordinator, one_shoot, resource};
-use crate::seed::{CONFIG, PROTECTED, Seed};
-use crate::{CA, KCM, MCM, SHOOT, eventually};
+use crate::coordinator::{one_shoot, resource};
+use crate::seed::{CONFIG, PROTECTED};
+use crate::{CA, KCM, SHOOT};
 
 /// The configuration without one of its resources.
 fn without(name: &str) -> String {
@@ -55,23 +55,6 @@ async fn what_is_held_down_when_it_leaves_the_configuration_is_restored() {
     assert_eq!(seed.all(SHOOT), [0, 0, 1]);
 }
 
-#[tokio::test]
-async fn what_leaves_the_configuration_is_not_scaled_down_any_more() {
-    let (seed, probe, coordinator) = one_shoot(2, false).await;
-    // The level before waits.
-    seed.freeze(SHOOT, MCM);
-    probe.say([SHOOT], Outcome::LeasesExpired);
-    eventually("level 0 is worked on", || seed.replicas(SHOOT, MCM) == 0).await;
-    seed.configure(&without(KCM));
-    coordinator
-        .until(SHOOT, "kcm is not configured", |s| is_dropped(s, KCM))
-        .await;
-    seed.thaw(SHOOT, MCM);
-    coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert_eq!(seed.all(SHOOT), [2, 0, -1]);
-    assert_eq!(seed.annotation(SHOOT, KCM, PROTECTED), None);
-}
-
 /// As with the chart, which grants no permission on what it does not configure.
 #[tokio::test]
 async fn what_can_no_longer_be_restored_holds_up_nothing_but_the_levels_above_it() {
@@ -116,31 +99,4 @@ async fn what_can_no_longer_be_restored_holds_up_nothing_but_the_levels_above_it
         "the second level waits for the first"
     );
     assert_eq!(coordinator.blockers(), [""; 0]);
-}
-
-/// A replica stays only as long as the configuration says, and a count that was recorded before it changed stays.
-#[tokio::test]
-async fn another_scale_down_count_loses_no_replicas() {
-    let to = |replicas: u8| {
-        let of_kcm = "scaleDown: {level: 1, timeout: 5s";
-        CONFIG.replace(of_kcm, &format!("{of_kcm}, replicas: {replicas}"))
-    };
-    for down_to in [0, 2] {
-        let (seed, probe) = (Seed::with_config(&to(1)).await, FakeProbe::start().await.unwrap());
-        seed.shoot(SHOOT, 3, false).await;
-        let coordinator = Coordinator::start(&seed, &[&probe]).await;
-        coordinator.lose(&probe, SHOOT).await;
-        assert_eq!(seed.all(SHOOT), [1, 0, -1]);
-        seed.configure(&to(down_to));
-        let target = i32::from(down_to.min(1));
-        coordinator
-            .until(SHOOT, "the change is known", |s| {
-                let kcm = resource(s, KCM);
-                kcm.spec_replicas == Some(target) && kcm.target_replicas == Some(target)
-            })
-            .await;
-        coordinator.recover(&probe, SHOOT).await;
-        assert_eq!(seed.all(SHOOT), [3, 1, -1], "{down_to}");
-        assert_eq!(seed.annotation(SHOOT, KCM, PROTECTED), None);
-    }
 }
