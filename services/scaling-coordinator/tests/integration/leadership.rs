@@ -67,30 +67,6 @@ async fn one_replica_acts_and_the_other_one_passes_on_what_it_says_and_takes_ove
     standby.stop().await;
 }
 
-#[tokio::test]
-async fn a_leader_that_stops_hands_over_at_once_in_the_middle_of_a_flow() {
-    let (seed, probe) = (Seed::new().await, FakeProbe::start().await.unwrap());
-    seed.shoot("shoot--0", 1, false).await;
-    let (leader, standby) = two(&seed, &probe).await;
-    seed.freeze("shoot--0", MCM);
-    probe.say(["shoot--0"], Outcome::LeasesExpired);
-    eventually("the first level is written", || {
-        seed.replicas("shoot--0", MCM) == 0
-    })
-    .await;
-    leader.stop().await;
-    eventually_async("the other one leads", async || {
-        leads(&standby, "coordinator-1").await
-    })
-    .await;
-    seed.thaw("shoot--0", MCM);
-    standby.until_settled("shoot--0", Direction::Down).await;
-    assert_eq!(
-        seed.writes("shoot--0"),
-        [format!("down {MCM} 1"), format!("down {KCM} 1")]
-    );
-}
-
 /// The successor sees machine-controller-manager as it was before its predecessor scaled it up, and
 /// kube-controller-manager as it is now (S3).
 #[tokio::test]

@@ -129,43 +129,6 @@ async fn events_are_written_on_request_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn beside_another_watchdog_it_says_who_was_first() {
-    let (seed, probe, coordinator) = start(OBSERVE).await;
-    lose_observed(&coordinator, &probe).await;
-    for (name, count) in [(MCM, 1), (CA, 1)] {
-        seed.scale_as_dwd(SHOOT, name, Some(count), 0);
-    }
-    // The next level rests on what the other one has done.
-    let wanted = |s: &ShootScaling| state_of(s, KCM) == ResourceState::KeptBack;
-    coordinator
-        .until(SHOOT, "the next level is kept back", wanted)
-        .await;
-    seed.scale_as_dwd(SHOOT, KCM, Some(2), 0);
-    let down = coordinator.until_settled(SHOOT, Direction::Down).await;
-    assert!(
-        down.meltdown_protection_active,
-        "what is really held down is shown"
-    );
-    probe.say([SHOOT], Outcome::Healthy);
-    until_kept_back(&coordinator, Direction::Up).await;
-    for (name, count) in [(KCM, 2), (MCM, 1), (CA, 1)] {
-        seed.scale_as_dwd(SHOOT, name, None, count);
-    }
-    let ended = incident(&coordinator).await;
-    assert_eq!(ended.first_to_scale_down, "scaling-coordinator", "{ended:#?}");
-    assert!(wire::micros(ended.scale_down_lead.as_ref()) > 0, "{ended:#?}");
-    assert_eq!(ended.scale_times.len(), 6, "{ended:#?}");
-    for times in &ended.scale_times {
-        assert_eq!(times.other, "dependency-watchdog");
-        assert!(times.other_scaled_after.is_some());
-        let is_down = times.direction() == Direction::Down;
-        assert!(times.scaled_after.is_some() || !is_down, "{ended:#?}");
-    }
-    assert_eq!(ended.failed_writes, 0, "{ended:#?}");
-    assert_eq!(seed.all_writes(), [""; 0]);
-}
-
-#[tokio::test]
 async fn a_change_to_observe_stops_the_flow_and_restores_what_it_holds_down() {
     let (seed, probe, coordinator) = start(&[]).await;
     seed.freeze(SHOOT, MCM);
