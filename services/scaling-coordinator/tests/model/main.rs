@@ -78,11 +78,6 @@ fn leadership_moves_while_writes_are_lost() {
     holds(|may| (may.turns, may.moves, may.losses) = (1, 1, 1));
 }
 
-#[test]
-fn somebody_else_changes_the_deployments() {
-    holds(|may| (may.turns, may.meddles) = (1, 1));
-}
-
 /// The successor may know the Deployments as they were before the crash, or before the change.
 #[test]
 fn somebody_else_changes_the_deployments_and_the_process_crashes() {
