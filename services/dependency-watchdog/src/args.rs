@@ -451,9 +451,4 @@ dependentResourceInfos:
         let bad = parse("weeder", "watchDuration: soon\n", &[]).unwrap_err();
         assert!(bad.to_string().contains(":1:16: "), "{bad:?}");
     }
-
-    #[test]
-    fn the_command_line_is_sound() {
-        command().debug_assert();
-    }
 }

@@ -154,10 +154,4 @@ mod tests {
             assert!(address(bad).is_err(), "{bad}");
         }
     }
-
-    #[test]
-    fn the_command_line_is_sound() {
-        use clap::CommandFactory as _;
-        Args::command().debug_assert();
-    }
 }
