@@ -63,15 +63,6 @@ fn clauses_become_sentences() {
 }
 
 #[test]
-fn hold_is_no_direction_to_ask_for() {
-    assert_eq!(asked_direction(pb::Direction::Down.into()), Some(Direction::Down));
-    assert_eq!(asked_direction(pb::Direction::Up.into()), Some(Direction::Up));
-    for refused in [0, 1, -1, 4711] {
-        assert_eq!(asked_direction(refused), None);
-    }
-}
-
-#[test]
 fn a_planned_resource_says_what_becomes_of_it_and_why() {
     let plan = super::plan(&ShootPlan {
         direction: Direction::Up,
