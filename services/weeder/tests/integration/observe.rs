@@ -42,32 +42,3 @@ async fn nothing_is_deleted_and_what_would_have_been_is_shown() {
         assert_eq!(writes, [""; 0]);
     }
 }
-
-/// A container in a crash loop runs for a moment after each pause.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_crashes_again_and_again_counts_once_for_a_recovery() {
-    let seed = Seed::new().await;
-    seed.service("shoot", "etcd", false);
-    seed.crashing("shoot", "kube-apiserver", "apiserver");
-    let weeder = seed.start_with("weeder-0", &["--mode=observe"]).await;
-    weeder.wait_ready().await;
-    seed.next_second().await;
-    seed.service("shoot", "etcd", true);
-    weeder.wait_deleted("shoot", "etcd", 1).await;
-    for _ in 0..3 {
-        seed.run("shoot", "kube-apiserver");
-        seed.crash("shoot", "kube-apiserver");
-    }
-    seed.crashing("shoot", "marker", "apiserver");
-    let shown = weeder
-        .wait("shoot", "etcd", "the marker is left alone", |weeder| {
-            !weeder.left_alone.is_empty()
-        })
-        .await;
-    assert_eq!(
-        (shown.deleted, shown.deletions.len()),
-        (1, 1),
-        "{:#?}",
-        shown.deletions
-    );
-}
