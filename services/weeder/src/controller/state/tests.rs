@@ -1,3 +1,5 @@
+mod histories;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -187,19 +189,6 @@ fn a_recovery_that_only_a_list_shows_counts_once() {
     assert_eq!(state.services.get(&etcd()).unwrap().since, at(220));
 }
 
-/// An endpoints controller that has just started writes the creation time of the Service, whatever has changed.
-#[test]
-fn a_date_from_before_the_service_was_seen_not_ready_is_not_that_of_its_recovery() {
-    let mut state = waiting_for_etcd();
-    let recovered = Slice {
-        triggered: Some(at(1)),
-        ..slice("etcd", true, 400, 50)
-    };
-    state.list(vec![recovered], 401);
-    assert_eq!(state.weeder().recovery.at, at(401));
-    assert_eq!(state.delete_all(401), ["kube-apiserver"]);
-}
-
 #[test]
 fn a_slice_that_was_that_of_another_service_does_not_show_that_its_service_stayed_ready() {
     let mut state = recovered();
@@ -289,51 +278,6 @@ fn a_deletion_that_is_under_way_when_the_configuration_changes_is_shown() {
 }
 
 #[test]
-fn who_gains_the_lead_acts_on_every_recovery_that_is_young() {
-    // Nobody leads, so nobody takes anything.
-    let mut state = recovered();
-    state.crash(crashing("kube-apiserver", "apiserver", 1, 70), 110);
-    assert!(state.is_due(115));
-    assert_eq!(state.delete_all(115), ["kube-apiserver"]);
-    assert!(!state.is_due(116));
-}
-
-/// The slices and pods of 50 shoots, whose etcd recovered in seconds 100 to 149 and whose kube-apiserver crashes.
-fn fifty_shoots() -> (Vec<Slice>, Vec<Pod>) {
-    let shoot = |i: i64| {
-        let name = format!("shoot--{i}");
-        let pod = crashing("kube-apiserver", "apiserver", 1, 1_000);
-        (
-            in_shoot!(name.clone(), slice("etcd", true, 100 + i, 100)),
-            in_shoot!(name, pod),
-        )
-    };
-    (0..50).map(shoot).unzip()
-}
-
-/// The pods that a process deletes which starts then and finds this.
-fn started(slices: &[Slice], pods: &[Pod], now: i64) -> Vec<String> {
-    let mut state = new(config());
-    state.pod(WatchUpdate::Listed(pods.to_vec()), now);
-    state.list(slices.to_vec(), now);
-    state.delete_all(now)
-}
-
-#[test]
-fn services_that_recovered_while_no_weeder_ran_are_weeded_at_once_and_once() {
-    let (slices, pods) = fifty_shoots();
-    assert_eq!(started(&slices, &pods, 150).len(), 50);
-    let successor = |pod: &Pod| {
-        let successor = crashing("kube-apiserver-2", "apiserver", 150, 2_000);
-        in_shoot!(pod.key.namespace.clone(), successor)
-    };
-    let successors: Vec<Pod> = pods.iter().map(successor).collect();
-    assert_eq!(started(&slices, &successors, 170), [""; 0], "started again");
-    let late = started(&slices, &pods, 420);
-    assert_eq!(late.len(), 30, "20 recovered too long ago");
-}
-
-#[test]
 fn ready_for_and_a_fourth_recovery_in_a_minute_wait() {
     let mut state = waiting_for_etcd();
     let ready_for = WeederConfig {
@@ -383,18 +327,6 @@ fn answers_decide_when_a_pod_is_tried_again() {
         });
         assert_eq!(first_due, again, "{failure}");
     }
-}
-
-#[test]
-fn a_pod_kept_back_in_mode_observe_is_looked_at_again_for_the_next_recovery() {
-    let mut state = recovered();
-    let deletion = state.take("shoot", at(100)).unwrap();
-    state.answered(&deletion, &DeletionResult::KeptBack, at(100));
-    state.crash(crashing("kube-apiserver", "apiserver", 1, 80), 101);
-    assert!(state.due("shoot", at(101)).is_none());
-    state.slice(slice("etcd", false, 110, 90), 110);
-    state.slice(slice("etcd", true, 120, 91), 120);
-    assert_eq!(state.delete_all(120), ["kube-apiserver"]);
 }
 
 #[test]
