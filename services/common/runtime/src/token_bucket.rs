@@ -37,26 +37,3 @@ impl TokenBucket {
         self.full_at = self.full_at.max(Instant::now()) + self.interval;
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn the_rate_is_kept() {
-        let start = Instant::now();
-        let mut bucket = TokenBucket::new(100, 10);
-        let mut taken = 0;
-        while start.elapsed() < Duration::from_secs(10) {
-            let wait = bucket.wait_for(1);
-            if wait.is_zero() {
-                let tokens = 1 + taken % 2;
-                (0..tokens).for_each(|_| bucket.take());
-                taken += tokens;
-            } else {
-                tokio::time::sleep(wait).await;
-            }
-        }
-        assert!((1_000..=1_012).contains(&taken), "{taken} tokens in 10 s");
-    }
-}
