@@ -203,15 +203,4 @@ mod tests {
             assert!(longest > bound / 2 && longest <= bound, "{longest:?}");
         }
     }
-
-    #[test]
-    fn watches_are_named_by_kind_and_name() {
-        let reference = |api_version: &str| ResourceRef {
-            api_version: api_version.into(),
-            kind: "Deployment".into(),
-            name: "kcm".into(),
-        };
-        assert_eq!(name(&reference("apps/v1")), "deployment/kcm");
-        assert_eq!(name(&reference("a.b/v1")), "deployment.a.b/kcm");
-    }
 }

@@ -30,6 +30,3 @@ pub(crate) fn plan(direction: Direction, dependents: Vec<Dependent>) -> PlannedL
     }
     levels
 }
-
-#[cfg(test)]
-mod tests;
