@@ -75,6 +75,22 @@ impl Seed {
         self.replica_with(None).await
     }
 
+    /// Starts this many replicas at once, and waits until each is ready.
+    async fn replicas(&self, count: usize) -> Vec<Replica> {
+        self.replicas_with(count, None).await
+    }
+
+    async fn replicas_with(&self, count: usize, observer: Option<&str>) -> Vec<Replica> {
+        let mut replicas = Vec::new();
+        for _ in 0..count {
+            replicas.push(self.replica_with(observer).await);
+        }
+        for replica in &replicas {
+            replica.ready().await;
+        }
+        replicas
+    }
+
     /// A replica that keeps a certificate for people in this Secret.
     async fn replica_with(&self, observer: Option<&str>) -> Replica {
         let (tls, readiness, stop) = (
@@ -156,12 +172,16 @@ impl Replica {
 
 /// True if one calls the other by mutual TLS.
 async fn calls(from: &Replica, to: &Replica) -> bool {
+    connects(&from.tls.client(), to).await
+}
+
+async fn connects(client: &ClientTls, to: &Replica) -> bool {
     let Some(server) = to.tls.server() else {
         return false;
     };
     let (near, far) = tokio::io::duplex(16 * 1024);
     let name = ServerName::try_from("watchdog-weeder.garden.svc").unwrap();
-    let connect = tokio_rustls::TlsConnector::from(from.tls.client().current().await).connect(name, near);
+    let connect = tokio_rustls::TlsConnector::from(client.current().await).connect(name, near);
     let accept = tokio_rustls::TlsAcceptor::from(server).accept(far);
     // A refused client certificate is known to the server only.
     let (connected, accepted) = tokio::join!(connect, accept);
@@ -204,10 +224,7 @@ async fn replicas_that_start_at_once_agree_on_one_authority() {
 #[tokio::test]
 async fn an_authority_whose_secret_is_emptied_is_made_anew_and_all_follow() {
     let seed = Seed::start().await;
-    let replicas = [seed.replica().await, seed.replica().await];
-    for replica in &replicas {
-        replica.ready().await;
-    }
+    let replicas = seed.replicas(2).await;
     let before = replicas[0].tls.client().current().await;
     seed.patch(json!({"data": null})).await;
     eventually_async("a new certificate", async || {
@@ -225,13 +242,7 @@ async fn an_authority_is_followed_by_the_next_while_all_trust_each_other() {
     // Begun eight months ago.
     seed.clock.advance(SignedDuration::from_hours(-24 * 250));
     // Three replicas of three programs, which find at the same time that the next authority is due.
-    let mut replicas = Vec::new();
-    for _ in 0..9 {
-        replicas.push(seed.replica().await);
-    }
-    for replica in &replicas {
-        replica.ready().await;
-    }
+    let replicas = seed.replicas(9).await;
     assert_eq!(seed.authorities().await, 1);
     seed.clock.advance(SignedDuration::from_hours(24 * 250));
     eventually_async("the next authority is there", async || {
@@ -259,9 +270,8 @@ async fn a_replica_starts_from_an_authority_that_it_cannot_renew() {
     // For example because etcd has no space left, or the permission is missing.
     seed.api
         .inject(Fault::always(FaultAction::InternalError).verb("update"));
-    let replicas = [seed.replica().await, seed.replica().await];
+    let replicas = seed.replicas(2).await;
     for replica in &replicas {
-        replica.ready().await;
         replica.failure().await;
     }
     assert!(all_call(&replicas).await);
@@ -340,10 +350,7 @@ async fn an_authority_of_somebody_else_is_used_as_it_is() {
     let seed = Seed::start().await;
     let (certificate, key) = foreign(|_| {});
     seed.put(&certificate, &key).await;
-    let replicas = [seed.replica().await, seed.replica().await];
-    for replica in &replicas {
-        replica.ready().await;
-    }
+    let replicas = seed.replicas(2).await;
     assert!(all_call(&replicas).await);
     assert_eq!(seed.authorities().await, 1, "it is valid for decades");
 }
@@ -369,13 +376,7 @@ async fn replicas_keep_a_certificate_for_people_that_calls_and_serves_nobody() {
     seed.clock.advance(SignedDuration::from_hours(-9));
     let empty = serde_json::from_value(json!({"metadata": {"name": OBSERVER}})).unwrap();
     seed.secrets.create(&PostParams::default(), &empty).await.unwrap();
-    let mut replicas = Vec::new();
-    for _ in 0..3 {
-        replicas.push(seed.replica_with(Some(OBSERVER)).await);
-    }
-    for replica in &replicas {
-        replica.ready().await;
-    }
+    let replicas = seed.replicas_with(3, Some(OBSERVER)).await;
     let first = observer(&seed, None).await;
     let keys: Vec<&str> = first.keys().map(String::as_str).collect();
     assert_eq!(
@@ -387,19 +388,11 @@ async fn replicas_keep_a_certificate_for_people_that_calls_and_serves_nobody() {
         let part = |name: &'static str| (name, data[name].0.as_slice());
         ClientTls::from_pem(part("ca.crt"), part("tls.crt"), part("tls.key")).unwrap()
     };
-    let connects = async |client: &ClientTls| {
-        let (near, far) = tokio::io::duplex(16 * 1024);
-        let name = ServerName::try_from("watchdog-weeder.garden.svc").unwrap();
-        let connect = tokio_rustls::TlsConnector::from(client.current().await).connect(name, near);
-        let accept = tokio_rustls::TlsAcceptor::from(replicas[0].tls.server().unwrap()).accept(far);
-        let (connected, accepted) = tokio::join!(connect, accept);
-        connected.is_ok() && accepted.is_ok()
-    };
-    assert!(connects(&people(&first)).await);
+    assert!(connects(&people(&first), &replicas[0]).await);
 
     seed.clock.advance(SignedDuration::from_hours(9));
     let second = observer(&seed, Some(&first)).await;
-    assert!(connects(&people(&second)).await);
+    assert!(connects(&people(&second), &replicas[0]).await);
     // A key that was replaced by hand is noticed.
     let patch = Patch::Merge(json!({"data": {"tls.key": first["tls.key"]}}));
     seed.secrets
