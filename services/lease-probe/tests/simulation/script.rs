@@ -305,20 +305,3 @@ impl ShootHistory {
 pub(crate) fn required(candidates: usize, percent: usize) -> usize {
     (percent * candidates).div_ceil(100).max(1)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn three_fifths() {
-        let required = |candidates| required(candidates, THRESHOLD);
-        let found = [1, 2, 3, 4, 5, 6, 10, 11, 50].map(required);
-        assert_eq!(found, [1, 2, 2, 3, 3, 4, 6, 7, 30]);
-        for candidates in 1..1_000_usize {
-            let k = required(candidates);
-            assert!(k as f64 / candidates as f64 >= 0.6, "{candidates}");
-            assert!(((k - 1) as f64 / candidates as f64) < 0.6, "{candidates}");
-        }
-    }
-}

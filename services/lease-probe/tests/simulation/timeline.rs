@@ -307,14 +307,6 @@ mod tests {
     }
 
     #[test]
-    fn a_process_dies_when_it_begins_to_refuse() {
-        let server = server(&[(10, 20, Behaviour::Refuses)]);
-        assert_eq!(server.next_death(0, 30 * SECOND), Some(10 * SECOND));
-        assert_eq!(server.next_death(10 * SECOND, 30 * SECOND), None);
-        assert_eq!(server.next_death(0, 9 * SECOND), None);
-    }
-
-    #[test]
     fn what_is_served_lies_outside_of_all_failures() {
         let away = [
             (10, 20, Behaviour::Hangs),

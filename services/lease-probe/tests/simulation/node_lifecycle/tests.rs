@@ -1,3 +1,6 @@
+//! What `tests/e2e/tests/kubernetes/scripted_nodes.rs` does not play for the real controller: nodes that report late,
+//! leave, or are judged by a controller that is started again or cut off.
+
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel};
 use crate::node_lifecycle_input::{KubeletHistory, LeaseWrite, TimeSpan};
 use crate::random::SECOND;
@@ -10,10 +13,10 @@ const GRACE: GracePeriods = GracePeriods {
 
 const ONE_TERM: [TimeSpan; 1] = [TimeSpan::new(0, FOREVER)];
 
-fn node(renewals: &[i64], skew: impl Fn(i64) -> i64) -> NodeActivity {
+fn node(renewals: &[i64]) -> NodeActivity {
     let write = |at: &i64| LeaseWrite {
         at: at * SECOND,
-        renew_time: (at + skew(*at)) * SECOND,
+        renew_time: at * SECOND,
     };
     let last = renewals.last().copied().unwrap_or(0);
     NodeActivity {
@@ -54,33 +57,11 @@ fn changes_of(node: &NodeActivity) -> Vec<(i64, bool)> {
 
 /// Renews until second 100.
 fn silent_node() -> NodeActivity {
-    node(&every_ten(-100, 100), |_| 0)
+    node(&every_ten(-100, 100))
 }
 
 fn within(changes: &[(i64, bool)], from: i64, to: i64) -> bool {
     matches!(changes, [(at, true), ..] if (from..=to).contains(at))
-}
-
-#[test]
-fn a_node_that_renews_stays_ready() {
-    assert_eq!(changes_of(&node(&every_ten(-100, 400), |_| 0)), []);
-}
-
-#[test]
-fn a_silent_node_turns_unknown_after_the_grace_period_and_up_to_one_look() {
-    let found = changes_of(&silent_node());
-    assert!(found.len() == 1 && within(&found, 140, 145), "{found:?}");
-}
-
-#[test]
-fn a_node_that_is_back_reports_and_is_no_longer_unknown() {
-    let renewals = [every_ten(-100, 100), every_ten(170, 400)].concat();
-    let mut node = node(&renewals, |_| 0);
-    let away = 101 * SECOND..172 * SECOND;
-    node.kubelet.reports.retain(|at| !away.contains(at));
-    let found = changes_of(&node);
-    assert!(within(&found, 140, 150), "{found:?}");
-    assert_eq!(found[1..], [(180, false)]);
 }
 
 /// A look that does not see the report yet sends the version before it, and the API server refuses that.
@@ -99,16 +80,6 @@ fn a_report_right_before_a_look_is_not_overwritten() {
     }
 }
 
-/// Its renewals are no news until they are later than the one that was known.
-#[test]
-fn a_clock_that_is_set_back_makes_a_living_node_unknown() {
-    let set_by = |step| changes_of(&node(&every_ten(-100, 400), |at| if at > 100 { step } else { 0 }));
-    let found = set_by(-90);
-    assert!(within(&found, 140, 150), "{found:?}");
-    assert_eq!(set_by(90), [], "setting it forward costs nothing");
-    assert_eq!(set_by(-20), [], "that is made good within the grace period");
-}
-
 #[test]
 fn a_process_that_starts_knows_nothing() {
     let terms = [
@@ -124,7 +95,7 @@ fn a_process_that_starts_knows_nothing() {
 fn what_a_watch_does_not_bring_is_not_known() {
     for to in [135, 150] {
         let gap = TimeSpan::new(101 * SECOND, to * SECOND);
-        let renews = node(&every_ten(-100, 400), |_| 0);
+        let renews = node(&every_ten(-100, 400));
         assert_eq!(changes(&renews, &ONE_TERM, &[gap]), []);
     }
 }
@@ -134,14 +105,14 @@ fn a_node_that_never_reported_has_the_startup_grace_period() {
     let never = NodeActivity {
         created: 100 * SECOND,
         first_report: None,
-        ..node(&[], |_| 0)
+        ..node(&[])
     };
     let found = changes_of(&never);
     assert!(within(&found, 160, 166), "{found:?}");
     let joins = NodeActivity {
         created: 100 * SECOND,
         first_report: Some(120 * SECOND),
-        ..node(&every_ten(110, 400), |_| 0)
+        ..node(&every_ten(110, 400))
     };
     assert_eq!(changes_of(&joins), []);
 }
@@ -155,12 +126,3 @@ fn a_node_that_is_deleted_is_not_looked_at() {
     assert_eq!(changes_of(&deleted), []);
 }
 
-/// A changed condition is a heartbeat of its own.
-#[test]
-fn a_heartbeat_counts_like_a_renewal() {
-    let mut reports = silent_node();
-    reports.condition_changes = vec![125 * SECOND];
-    reports.kubelet.reports.push(126 * SECOND);
-    let found = changes_of(&reports);
-    assert!(within(&found, 166, 181), "{found:?}");
-}
