@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,8 +47,6 @@ pub(crate) struct TestShoot {
     pub(crate) renewals: Vec<Vec<Millis>>,
     /// For the list of the leases.
     pub(crate) leases_take: Millis,
-    /// Answers to lists of the leases that are asked for in this time are held up until its end.
-    pub(crate) holds_up: Range<Millis>,
     /// For the list of the nodes and machines.
     pub(crate) nodes_take: Millis,
     /// Until then the API server answers 429 to the list of the leases, asks to be left alone for 1 s and closes the
@@ -71,7 +68,6 @@ impl TestShoot {
         Self {
             renewals,
             leases_take: 20,
-            holds_up: 0..0,
             nodes_take: 20,
             throttles_until: 0,
             kubeconfig_changes_at: 0,
@@ -253,10 +249,6 @@ impl ScriptedServer {
         };
         let leases = list(revision(now), (0..self.shoot.renewals.len()).map(lease));
         tokio::time::sleep(half).await;
-        if self.shoot.holds_up.contains(&started) {
-            let left = self.shoot.holds_up.end - self.now();
-            tokio::time::sleep(Duration::from_millis(left.max(0).unsigned_abs())).await;
-        }
         leases
     }
 

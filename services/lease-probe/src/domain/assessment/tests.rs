@@ -95,24 +95,6 @@ fn an_assessment_names_its_list_and_how_far_the_next_may_be() {
     assert_eq!(found.longest_pause, longest_pause(RULE.grace));
 }
 
-#[test]
-fn the_threshold_at_its_boundary() {
-    let rows: &[(&[i64], Outcome)] = &[
-        (&[], Outcome::Pending),
-        (&[5], Outcome::Healthy),
-        (&[31], Outcome::TooFewCandidates),
-        (&[5, 31], Outcome::Healthy),
-        (&[31, 31], Outcome::LeasesExpired),
-        (&[5, 5, 31, 31, 31], Outcome::LeasesExpired),
-        (&[5, 5, 5, 31, 31], Outcome::Healthy),
-        (&[5, 30, 30], Outcome::LeasesExpired),
-        (&[5, 29, 30], Outcome::Healthy),
-    ];
-    for (ages, expected) in rows {
-        assert_eq!(judge(ages).outcome, *expected, "{ages:?}");
-    }
-}
-
 /// Otherwise, a shoot with two kinds of pools would be probed every second for as long as it exists.
 #[test]
 fn seconds_decide_when_kubelets_are_silent_at_their_own_pace() {

@@ -122,7 +122,6 @@ fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
     assert_eq!(age_of(&renewals, "n").unwrap().old_from, at(30));
 }
 
-/// A prober that has just started knows neither what happened before nor the clocks of the nodes.
 /// The prober knows its clock to be behind, and not by how much. It must not call a node connected for longer than it
 /// would with the best clock, or it contradicts a prober that knows better.
 #[test]
@@ -165,17 +164,6 @@ fn a_node_that_joins_is_judged_like_any_other() {
         shown_late.silence_proven_at,
         at(9).after(Duration::from_millis(32_500))
     );
-}
-
-#[test]
-fn a_lease_that_never_had_a_renew_time_is_not_judged() {
-    let mut renewals = Renewals::default();
-    let without = LeaseItem {
-        renew_time: None,
-        ..lease(0)
-    };
-    observe(&mut renewals, 0, &[without]);
-    assert_eq!(age_of(&renewals, "n"), None);
 }
 
 #[test]

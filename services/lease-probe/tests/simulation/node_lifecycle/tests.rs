@@ -125,4 +125,3 @@ fn a_node_that_is_deleted_is_not_looked_at() {
     };
     assert_eq!(changes_of(&deleted), []);
 }
-
