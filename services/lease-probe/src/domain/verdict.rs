@@ -266,6 +266,7 @@ impl VerdictBuilder {
 mod tests {
     use Outcome::{Healthy as H, Inconclusive as I, LeasesExpired as L, Pending as P};
 
+    use super::super::assessment::ZoneCount;
     use super::super::candidates::Exclusion;
     use super::super::fixtures::nothing_found;
     use super::*;
@@ -389,6 +390,27 @@ mod tests {
         assert_eq!(left_out(3), "All 3 eligible leases are renewed.");
         let most = "Most leases are not eligible: 4 with an unhealthy node condition.";
         assert_eq!(left_out(2), format!("All 2 eligible leases are renewed. {most}"));
+    }
+
+    #[test]
+    fn the_sentence_names_dead_zones_unless_all_are() {
+        let said = |expired: [u32; 3]| {
+            let zone = |(name, expired): (&str, u32)| {
+                let candidates = 2;
+                (name.into(), ZoneCount { candidates, expired })
+            };
+            let found = Assessment {
+                candidates: 6,
+                zones: ["a", "b", "c"].into_iter().zip(expired).map(zone).collect(),
+                ..nothing_found()
+            };
+            sentence(&found, None)
+        };
+        let healthy = "All 6 eligible leases are renewed.";
+        let dead = |zones| format!("{healthy} All eligible leases in zone {zones} are expired.");
+        assert_eq!(said([1, 2, 0]), dead("b"));
+        assert_eq!(said([2, 1, 2]), dead("a, c"));
+        assert_eq!([said([1, 1, 1]), said([2, 2, 2])], [healthy, healthy]);
     }
 
     const NOTHING: &str = "There are no leases, and no Machines or nodes to protect.";

@@ -12,6 +12,8 @@ use crate::replica::{IDENTITY, Replica, evidence, micros, series};
 async fn a_loss_and_its_end_are_reported_with_their_evidence() {
     let fixture = Fixture::new(fast(), 5, &["alpha", "beta"]).await;
     let alpha = fixture.shoot("alpha");
+    let ahead = SignedDuration::from_secs(60);
+    alpha.set_clock_skew(&alpha.nodes()[0].name, ahead).unwrap();
     let name = alpha.namespace();
     let replica = Replica::start(&fixture).await;
     let mut stream = replica.watch(Scope::Replica, &[name]).await;
@@ -25,6 +27,15 @@ async fn a_loss_and_its_end_are_reported_with_their_evidence() {
         healthy.message
     );
 
+    let corrected = "ahead; this was corrected";
+    let skewed = replica.until_said(&alpha, Outcome::Healthy, corrected).await;
+    let skew = evidence(&skewed).largest_skew;
+    assert!(skew.is_some_and(|skew| skew.seconds > 50), "{skew:?}");
+    let skew = series(&alpha, "watchdog_shoot_clock_skew_seconds");
+    let is_known = |skew: Option<f64>| skew.is_some_and(|skew| skew > 50.0);
+    replica.until_metric(&skew, is_known).await;
+
+    // A correction hides no loss.
     alpha.cut(Cut::All);
     let lost = stream.until_outcome(name, Outcome::LeasesExpired).await;
     let found = evidence(&lost);
@@ -76,59 +87,4 @@ async fn a_loss_and_its_end_are_reported_with_their_evidence() {
     replica
         .until_metric(&age, |age| age.is_some_and(|age| age >= 0.0))
         .await;
-}
-
-#[tokio::test]
-async fn one_dead_zone_of_three_is_named_and_is_no_loss() {
-    let fixture = Fixture::new(fast(), 6, &["alpha"]).await;
-    let alpha = fixture.shoot("alpha");
-    let replica = Replica::start(&fixture).await;
-    replica.until_outcome(&alpha, Outcome::Healthy).await;
-    alpha.cut(Cut::Zone("zone-2".to_owned()));
-    let named = "All eligible leases in zone zone-2 are expired.";
-    let verdict = replica.until_said(&alpha, Outcome::Healthy, named).await;
-    let dead: Vec<_> = evidence(&verdict)
-        .zones
-        .iter()
-        .filter(|zone| zone.expired == zone.candidates)
-        .map(|zone| (&*zone.zone, zone.expired))
-        .collect();
-    assert_eq!(dead, [("zone-2", 2)]);
-    let dead_zones = series(&alpha, "watchdog_shoot_zones_expired");
-    replica
-        .until_metric(&dead_zones, |zones| zones == Some(1.0))
-        .await;
-}
-
-/// All nodes of all shoots are off by the same amount, as if the clock of lease-probe's host were.
-#[tokio::test]
-async fn clocks_that_are_off_are_corrected_and_named() {
-    let names = ["alpha", "beta", "gamma"];
-    let fixture = Fixture::new(fast(), 2, &names).await;
-    let shoots = names.map(|name| fixture.shoot(name));
-    let replica = Replica::start(&fixture).await;
-    for shoot in &shoots {
-        for node in shoot.nodes() {
-            shoot
-                .set_clock_skew(&node.name, SignedDuration::from_secs(60))
-                .unwrap();
-        }
-    }
-    for shoot in &shoots {
-        let corrected = "ahead; this was corrected";
-        let verdict = replica.until_said(shoot, Outcome::Healthy, corrected).await;
-        assert!(
-            evidence(&verdict)
-                .largest_skew
-                .is_some_and(|skew| skew.seconds > 50)
-        );
-        let skew = series(shoot, "watchdog_shoot_clock_skew_seconds");
-        replica
-            .until_metric(&skew, |skew| skew.is_some_and(|skew| skew > 50.0))
-            .await;
-    }
-
-    // A correction hides no loss.
-    shoots[0].cut(Cut::All);
-    replica.until_outcome(&shoots[0], Outcome::LeasesExpired).await;
 }
