@@ -64,26 +64,6 @@ fn used(fixture: &Fixture) -> Vec<(&'static str, Value, &'static str)> {
             json!(format!("{}/shoots/one/", shoot.api().url())),
         )
     };
-    let several = {
-        let mut config = plain(&shoot("contexts"));
-        let add = |list: &mut Value, item| list.as_array_mut().unwrap().insert(0, item);
-        let nowhere = json!({"server": "https://127.0.0.1:1", "insecure-skip-tls-verify": true});
-        add(&mut config["clusters"], json!({"name": "a", "cluster": nowhere}));
-        add(
-            &mut config["users"],
-            json!({"name": "a", "user": {"exec": {"command": SECRET}}}),
-        );
-        add(
-            &mut config["contexts"],
-            json!({"name": "a", "context": {"cluster": "a", "user": "a"}}),
-        );
-        config
-    };
-    let both = {
-        let mut both = certificate(&shoot("both"), "by-certificate");
-        both["token"] = json!(shoot("both").api().token("by-token"));
-        both
-    };
     vec![
         ("token", plain(&shoot("token")), "by-token"),
         (
@@ -94,10 +74,7 @@ fn used(fixture: &Fixture) -> Vec<(&'static str, Value, &'static str)> {
             ),
             "by-certificate",
         ),
-        // Both are sent. The sandbox looks at the token first, a real API server at the certificate.
-        ("both", user("both", both), "by-token"),
         ("path", under_a_path, "by-token"),
-        ("contexts", several, "by-token"),
         (
             "named",
             with("named", "tls-server-name", json!("kubernetes")),
@@ -106,15 +83,7 @@ fn used(fixture: &Fixture) -> Vec<(&'static str, Value, &'static str)> {
     ]
 }
 
-const SHOOTS: [&str; 7] = [
-    "token",
-    "certificate",
-    "both",
-    "path",
-    "contexts",
-    "named",
-    "refused",
-];
+const SHOOTS: [&str; 5] = ["token", "certificate", "path", "named", "refused"];
 
 #[tokio::test]
 async fn a_kubeconfig_is_used_or_refused_as_documented() {
