@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lease_probe::cluster::permissions::permissions;
 use lease_probe::cluster::watches::kubeconfigs;
@@ -53,7 +54,7 @@ fn manager(seed: kube::Client) -> (Arc<ProberManager>, VerdictStore) {
 fn manager_among(seed: kube::Client, members: watch::Receiver<LiveMembers>) -> Arc<ProberManager> {
     ProberManager::new(
         ProbeContext::new(seed, Clock::start(), ME.into(), 1 << 20, rand::random::<f64>),
-        watch::channel(config(None)).1,
+        watch::channel(config(Some("external"))).1,
         members,
         LOCAL,
     )
@@ -151,7 +152,7 @@ fn cluster(name: &str, hibernates: bool) -> Cluster {
     serde_json::from_value(cluster).unwrap()
 }
 
-/// Nothing that stops a probe waits for the Secrets.
+/// Nothing that stops a probe waits for the Secrets, and none waits for those of the external endpoint.
 #[tokio::test]
 async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     let (manager, verdicts) = manager(nowhere());
@@ -181,6 +182,31 @@ async fn a_shoot_that_hibernates_stops_also_while_the_secrets_are_not_listed() {
     manager.kubeconfig_changed(Endpoint::Internal, Change::Restored);
     manager.cluster_changed(&Change::Applied(cluster("runs", true)));
     assert_eq!((reported("runs"), manager.active()), (hibernating, 0));
+}
+
+/// It says nothing about the nodes, so what its prober knows stays.
+#[tokio::test(start_paused = true)]
+async fn a_prober_goes_on_while_its_cluster_cannot_be_read() {
+    let (manager, verdicts) = manager(nowhere());
+    manager.kubeconfig_changed(Endpoint::Internal, Change::Synced([].into()));
+    let after_a_minute = async |cluster: &Cluster| {
+        manager.cluster_changed(&Change::Applied(cluster.clone()));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let verdict = verdicts.get(&"shoot".to_owned()).unwrap();
+        let reported = (verdict.outcome.clone(), verdict.outcome_since);
+        (manager.active(), reported)
+    };
+    let good = cluster("shoot", false);
+    let malformed = json!({"metadata": {"name": "shoot"}, "spec": {"shoot": "no object"}});
+    let malformed: Cluster = serde_json::from_value(malformed).unwrap();
+    let is_skipped = |outcome| matches!(outcome, Outcome::Skipped(SkipReason::Malformed(_)));
+    let (active, (outcome, _)) = after_a_minute(&malformed).await;
+    assert!(active == 0 && is_skipped(outcome), "it does not start");
+    let probed = after_a_minute(&good).await;
+    assert_eq!((probed.0, &probed.1.0), (1, &Outcome::Inconclusive));
+    let (active, (outcome, _)) = after_a_minute(&malformed).await;
+    assert!(active == 1 && is_skipped(outcome));
+    assert_eq!(after_a_minute(&good).await, probed, "since the same moment");
 }
 
 /// Such as when the Deployment is scaled from one replica to three.

@@ -3,13 +3,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::net::TcpSocket;
-use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{Fault, FaultAction};
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::in_process::rule;
-use watchdog_test_support::simulation::{Cut, SimulatedShoot};
+use watchdog_test_support::simulation::Cut;
 
 use crate::eventually;
 use crate::fixture::{Fixture, NODE_LEASES, fast, real, with_field, without_controllers};
@@ -17,8 +16,8 @@ use crate::replica::{IDENTITY, Replica, evidence, micros};
 
 const CONFIG_VALID: &str = "watchdog_config_valid";
 
-/// A shoot of which two of five nodes are silent.
-async fn two_of_five_silent() -> (Fixture, SimulatedShoot, Replica) {
+#[tokio::test]
+async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
     let fixture = Fixture::new(fast(), 5, &["alpha"]).await;
     let alpha = fixture.shoot("alpha");
     without_controllers(&alpha).await;
@@ -27,12 +26,6 @@ async fn two_of_five_silent() -> (Fixture, SimulatedShoot, Replica) {
     let nodes: Vec<_> = alpha.nodes().into_iter().map(|node| node.name).collect();
     alpha.cut(Cut::Nodes(nodes[..2].to_vec()));
     replica.until_said(&alpha, Outcome::Healthy, "2 of 5").await;
-    (fixture, alpha, replica)
-}
-
-#[tokio::test]
-async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
-    let (fixture, alpha, replica) = two_of_five_silent().await;
     let judged_by = |outcome: Outcome, threshold: f64| {
         move |verdict: &Verdict| {
             let of = |evidence: &Evidence| (evidence.threshold - threshold).abs() < 1e-9;
@@ -70,30 +63,6 @@ async fn a_changed_configuration_is_taken_up_and_a_bad_one_is_not() {
         .await;
     replica
         .until_metric(CONFIG_VALID, |valid| valid == Some(1.0))
-        .await;
-}
-
-#[tokio::test]
-async fn a_shoot_has_its_own_failure_fraction() {
-    let (_fixture, alpha, replica) = two_of_five_silent().await;
-    let annotate = |value: Option<&str>| {
-        let annotations = value.map(|value| serde_json::json!({ FAILURE_FRACTION_ANNOTATION: value }));
-        let change = |cluster: &mut serde_json::Value| {
-            cluster["spec"]["shoot"]["metadata"]["annotations"] = annotations.into()
-        };
-        alpha.update_cluster(change).unwrap();
-    };
-    annotate(Some("0.4"));
-    let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
-    assert!((evidence(&lost).threshold - 0.4).abs() < 1e-9, "{lost:?}");
-    annotate(Some("40%"));
-    let named = format!("{FAILURE_FRACTION_ANNOTATION} of the Shoot or its Cluster is \"40%\"");
-    replica.until_said(&alpha, Outcome::Healthy, &named).await;
-    annotate(None);
-    replica
-        .until(&alpha, "nothing is named any more", |verdict| {
-            verdict.outcome() == Outcome::Healthy && !verdict.message.contains("annotation")
-        })
         .await;
 }
 
@@ -230,30 +199,6 @@ async fn an_external_endpoint_is_probed_too_where_one_is_named() {
     let throttle = FaultAction::TooManyRequests { retry_after: 1 };
     alpha.api().inject(Fault::always(throttle).path("/version"));
     replica.until_counted(&failures("throttled"), 1.0).await;
-    replica.until_outcome(&alpha, Outcome::Healthy).await;
-}
-
-/// The kubeconfigs for the external endpoint cannot be listed, which says nothing about the internal one.
-#[tokio::test]
-async fn a_kubeconfig_is_rotated_while_those_for_the_external_endpoint_are_not_known() {
-    let fixture = Fixture::new(real(), 2, &["alpha"]).await;
-    let alpha = fixture.shoot("alpha");
-    let replica = Replica::start(&fixture).await;
-    replica.until_outcome(&alpha, Outcome::Healthy).await;
-    fixture.seed().deny(rule(&["list"], &["secrets"]));
-    fixture.configure(&[("externalKubeConfigSecretName", "external")]);
-    let missing = "watchdog_permission_missing{verb=\"list\",resource=\"secrets\"}";
-    replica
-        .until_metric(missing, |missing| missing == Some(1.0))
-        .await;
-
-    let since = alpha.api().counters().requests;
-    alpha.rotate_kubeconfig().unwrap();
-    eventually("the new token is used", || {
-        let audit = alpha.api().audit_since(since);
-        { audit.iter() }.any(|entry| entry.code == 200 && entry.path.ends_with("/leases"))
-    })
-    .await;
     replica.until_outcome(&alpha, Outcome::Healthy).await;
 }
 

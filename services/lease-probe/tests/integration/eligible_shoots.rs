@@ -3,11 +3,10 @@
 use serde_json::{Value, json};
 use watchdog_api::names::FAILURE_FRACTION_ANNOTATION;
 use watchdog_proto::probe::v1::{Evidence, Outcome, SkipReason, Verdict};
-use watchdog_test_support::simulation::{Cut, SimulatedShoot};
+use watchdog_test_support::simulation::SimulatedShoot;
 
-use crate::eventually;
-use crate::fixture::{Fixture, fast, real, without_controllers};
-use crate::replica::{Replica, evidence, micros, series};
+use crate::fixture::{Fixture, real};
+use crate::replica::{Replica, evidence, series};
 
 /// Sets a field of the Shoot inside the Cluster.
 fn set(shoot: &SimulatedShoot, pointer: &str, value: Value) {
@@ -115,6 +114,10 @@ async fn a_probe_that_runs_takes_up_changes_and_stops_by_the_stop_rules_only() {
         .until(&alpha, "judged by the longer", expiry_age(60))
         .await;
     write("Failed", "80s", "0.7");
+    write("Failed", "80s", "70%");
+    let named = format!("{FAILURE_FRACTION_ANNOTATION} of the Shoot or its Cluster is \"70%\"");
+    let verdict = replica.until_said(&alpha, Outcome::Healthy, &named).await;
+    assert!((evidence(&verdict).threshold - 0.6).abs() < 1e-9, "{verdict:?}");
     // Without one of its own the configuration's counts.
     let own = "/spec/kubernetes/kubeControllerManager";
     set(&alpha, own, json!({}));
@@ -138,42 +141,4 @@ async fn a_probe_that_runs_takes_up_changes_and_stops_by_the_stop_rules_only() {
             verdict.skip_reason() == SkipReason::NotReconciled
         })
         .await;
-}
-
-/// It says nothing about the nodes, so what was proven stays.
-#[tokio::test]
-async fn a_loss_outlasts_a_cluster_that_cannot_be_read() {
-    let fixture = Fixture::new(fast(), 3, &["alpha"]).await;
-    let alpha = fixture.shoot("alpha");
-    without_controllers(&alpha).await;
-    let replica = Replica::start(&fixture).await;
-    replica.until_outcome(&alpha, Outcome::Healthy).await;
-    alpha.cut(Cut::All);
-    let lost = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
-
-    let workers = "/spec/provider/workers";
-    set(&alpha, workers, json!("no list"));
-    let skipped = replica.until_outcome(&alpha, Outcome::Skipped).await;
-    assert_eq!(skipped.skip_reason(), SkipReason::Malformed);
-    let malformed = series(&alpha, "watchdog_shoot_malformed");
-    assert_eq!(replica.metric(&malformed).await, Some(1.0));
-    // Two whole probes later too.
-    let since = alpha.api().counters().requests;
-    eventually("it is still probed", || {
-        let audit = alpha.api().audit_since(since);
-        { audit.iter() }
-            .filter(|entry| entry.path.ends_with("/leases"))
-            .count()
-            > 2
-    })
-    .await;
-    assert_eq!(
-        replica.verdict(alpha.namespace()).await.unwrap().outcome(),
-        Outcome::Skipped
-    );
-
-    set(&alpha, workers, json!([{ "name": "pool" }]));
-    let again = replica.until_outcome(&alpha, Outcome::LeasesExpired).await;
-    let found = |verdict: &Verdict| micros(verdict.outcome_change_time.as_ref());
-    assert_eq!(found(&again), found(&lost), "the same loss");
 }

@@ -11,9 +11,9 @@ use watchdog_sandbox::Rule;
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::in_process::rule;
 
+use crate::eventually_async;
 use crate::fixture::{Fixture, real};
-use crate::replica::{IDENTITY, Replica};
-use crate::{eventually, eventually_async};
+use crate::replica::Replica;
 
 const SHOOTS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
@@ -180,22 +180,4 @@ async fn leases_that_strangers_made_take_no_shoots_only_witness() {
             })
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_replica_that_is_started_again_takes_its_place() {
-    let fixture = Fixture::new(real(), 1, &["alpha"]).await;
-    let alpha = fixture.shoot("alpha");
-    for _ in 0..2 {
-        let replica = Replica::start(&fixture).await;
-        replica.until_outcome(&alpha, Outcome::Healthy).await;
-        assert_eq!(fixture.holder(IDENTITY).as_deref(), Some(IDENTITY));
-        replica.stop().await;
-        assert_eq!(fixture.holder(IDENTITY), None);
-        // Its connections are gone with it.
-        eventually("the seed is rid of its watches", || {
-            fixture.seed().counters().open_watches == 0
-        })
-        .await;
-    }
 }
