@@ -72,7 +72,7 @@ impl HistoryClass {
 }
 
 /// An outage of any kind.
-const UP_TO_60_S: fn(&mut Builder) = |h| outages::outage(h, 0.5, 60.0);
+const UP_TO_60_S: fn(&mut Builder) = |h| _ = outages::outage(h, 0.5, 60.0);
 
 const LOSS_AT_60_TO_140_S: fn(&mut Builder) = |h| h.lose_between(60 * SECOND, 140 * SECOND);
 
@@ -138,7 +138,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("outage, a restart with a hang before it", &[outages::hang_then_restart]),
         class(
             "outage shorter than the time between two probes",
-            &[nodes::probed_every_30_s, |h| outages::outage(h, 8.0, 26.0)],
+            &[nodes::probed_every_30_s, |h| _ = outages::outage(h, 8.0, 26.0)],
         ),
         class("loss before an outage", &[outages::loss_before]).may_be_late(SHORT_OUTAGES),
         class("loss within an outage", &[outages::loss_within]).may_be_late(SHORT_OUTAGES),
@@ -211,7 +211,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
             &[faults::closes, LOSS_AT_60_TO_140_S],
         )
         .may_be_late(SHORT_OUTAGES),
-        class("idle connections closed", &[faults::closes_idle, |h| outages::outage(h, 0.5, 40.0)]),
+        class("idle connections closed", &[faults::closes_idle, |h| _ = outages::outage(h, 0.5, 40.0)]),
         class(
             "idle connections closed, loss",
             &[faults::closes_idle, LOSS_AT_60_TO_140_S],
@@ -327,7 +327,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         class("two witnesses, outage", &[witnesses::two_witnesses, UP_TO_60_S]),
         class("two witnesses, gateway fails over", &[witnesses::two_witnesses, writes::gateway_fails_over]),
         class("two witnesses, loss", &[witnesses::two_witnesses, nodes::loss]),
-        class("two witnesses, one on a stale API server", &[witnesses::two_witnesses, witnesses::one_stale]),
+        class("two witnesses, one on a stale API server", &[witnesses::two_witnesses, |h| _ = witnesses::one_stale(h)]),
         class(
             "two witnesses, one on a stale API server, loss",
             &[witnesses::two_witnesses, witnesses::one_stale_in_a_loss],
@@ -338,7 +338,7 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         ).may_be_late(CAUGHT_UP),
         class(
             "two witnesses, one on a partitioned API server",
-            &[witnesses::two_witnesses, witnesses::one_partitioned],
+            &[witnesses::two_witnesses, |h| _ = witnesses::one_partitioned(h)],
         ),
         class(
             "two witnesses, one on a partitioned API server, loss",
@@ -375,11 +375,11 @@ pub(crate) fn all() -> Vec<HistoryClass> {
         ),
         class(
             "pool grown, gateway fails over",
-            &[pools::one_three_or_ten_nodes, pools::grown, writes::gateway_fails_over],
+            &[pools::one_three_or_ten_nodes, |h| _ = pools::scale_up(h), writes::gateway_fails_over],
         ),
         class(
             "pool rolled, external endpoint flaps, outage",
-            &[pools::one_three_or_ten_nodes, pools::rolled, faults::external_flaps, UP_TO_60_S],
+            &[pools::one_three_or_ten_nodes, |h| _ = pools::roll(h), faults::external_flaps, UP_TO_60_S],
         ),
         class(
             "pool rolled, external endpoint flaps, loss",
@@ -513,7 +513,7 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
             "clocks of all nodes 2 to 10 s behind, outage",
             &[
                 |h| nodes::clocks_behind(h, 2.0, 10.0),
-                |h| outages::outage(h, 0.5, 40.0),
+                |h| _ = outages::outage(h, 0.5, 40.0),
             ],
         )
         .may_be_false(CLOCKS),
@@ -522,7 +522,7 @@ pub(crate) fn limits() -> Vec<HistoryClass> {
             &[
                 nodes::two_or_three_nodes,
                 |h| nodes::clocks_behind(h, 2.0, 10.0),
-                |h| outages::outage(h, 0.5, 40.0),
+                |h| _ = outages::outage(h, 0.5, 40.0),
             ],
         )
         .may_be_false(CLOCKS),

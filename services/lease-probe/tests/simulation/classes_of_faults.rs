@@ -1,7 +1,7 @@
 //! Steps of histories of API servers that answer, but not well.
 
 use crate::builder::Builder;
-use crate::classes_of_outages::any_outage;
+use crate::classes_of_outages::outage;
 use crate::input_changes::SecretChange;
 use crate::node_lifecycle_input::TimeSpan;
 use crate::random::{MILLISECOND, SECOND};
@@ -76,7 +76,7 @@ pub(crate) fn closes(history: &mut Builder) {
     history.shoot().server.speaks_http2 = history.random.chance(0.5);
     history.server(-60 * SECOND, 230 * SECOND, Behaviour::ClosesAfterAnswers);
     if history.random.chance(0.5) {
-        any_outage(history, 0.5, 30.0);
+        outage(history, 0.5, 30.0);
     }
 }
 
@@ -130,14 +130,14 @@ pub(crate) fn external_flaps(history: &mut Builder) {
 
 pub(crate) fn perhaps_outage(history: &mut Builder) {
     if history.random.chance(0.5) {
-        any_outage(history, 0.5, 40.0);
+        outage(history, 0.5, 40.0);
     }
 }
 
 /// The external endpoint is away for lease-probe only, from some time before or after an outage starts until after its
 /// end.
 pub(crate) fn external_away_around_outage(history: &mut Builder) {
-    let (starts, ends) = any_outage(history, 0.5, 40.0);
+    let (starts, ends) = outage(history, 0.5, 40.0);
     let from = starts + history.random.seconds(-60.0, 40.0);
     let to = ends + history.random.seconds(20.0, 90.0);
     history.shoot().external_cuts = Some(vec![TimeSpan::new(from, to)]);

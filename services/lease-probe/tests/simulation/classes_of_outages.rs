@@ -41,18 +41,13 @@ pub(crate) fn short_hang_and_restart(history: &mut Builder) {
 }
 
 /// An outage of any kind that lasts between `least` and `most` seconds, from its start to its end.
-pub(crate) fn any_outage(history: &mut Builder, least: f64, most: f64) -> (Micros, Micros) {
+pub(crate) fn outage(history: &mut Builder, least: f64, most: f64) -> (Micros, Micros) {
     let (at, lasts, kind) = (
         history.some_time(),
         history.random.seconds(least, most),
         history.any_outage(),
     );
     (at, history.outage(at, lasts, kind))
-}
-
-/// The same, and nothing else.
-pub(crate) fn outage(history: &mut Builder, least: f64, most: f64) {
-    any_outage(history, least, most);
 }
 
 /// The same, of a kind after which nothing has forgotten about connections.
@@ -69,7 +64,7 @@ pub(crate) fn survived_up_to_60_s(history: &mut Builder) {
 
 /// One soon after the other.
 pub(crate) fn two_outages(history: &mut Builder) {
-    let (_, end) = any_outage(history, 0.5, 30.0);
+    let (_, end) = outage(history, 0.5, 30.0);
     let at = end + history.random.seconds(0.5, 30.0);
     let (lasts, kind) = (history.random.seconds(0.5, 30.0), history.any_outage());
     history.outage(at, lasts, kind);
@@ -104,7 +99,7 @@ pub(crate) fn connections_forgotten(history: &mut Builder) {
 
 /// A prober that starts within seconds of the end of an outage, before or after the server takes writes.
 pub(crate) fn prober_starts_after_outage(history: &mut Builder) {
-    let (at, end) = any_outage(history, 15.0, 60.0);
+    let (at, end) = outage(history, 15.0, 60.0);
     if history.random.chance(0.5) {
         let lasts = history.random.seconds(0.1, 5.0);
         history.server(end, lasts, Behaviour::RefusesWrites);

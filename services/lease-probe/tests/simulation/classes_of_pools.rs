@@ -31,7 +31,7 @@ fn leave(history: &mut Builder, node: usize, at: Micros) {
 }
 
 /// All nodes are replaced one after the other (`maxSurge` 1). Returns the beginning and the end.
-fn roll(history: &mut Builder) -> (Micros, Micros) {
+pub(crate) fn roll(history: &mut Builder) -> (Micros, Micros) {
     let (count, from) = (history.shoot().nodes.len(), history.some_time());
     let mut at = from;
     for node in 0..count {
@@ -41,10 +41,6 @@ fn roll(history: &mut Builder) -> (Micros, Micros) {
         at += history.random.seconds(0.0, 20.0);
     }
     (from, at)
-}
-
-pub(crate) fn rolled(history: &mut Builder) {
-    roll(history);
 }
 
 fn rolled_around_a_loss_of(history: &mut Builder, lasts: Micros) {
@@ -82,14 +78,10 @@ fn grow(history: &mut Builder, count: usize, at: Micros) {
 }
 
 /// cluster-autoscaler adds up to 20 nodes.
-fn scale_up(history: &mut Builder) -> Micros {
+pub(crate) fn scale_up(history: &mut Builder) -> Micros {
     let (count, at) = (1 + history.random.below(20), history.some_time());
     grow(history, count, at);
     at
-}
-
-pub(crate) fn grown(history: &mut Builder) {
-    scale_up(history);
 }
 
 pub(crate) fn grown_before_a_loss(history: &mut Builder) {

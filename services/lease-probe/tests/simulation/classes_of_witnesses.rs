@@ -29,13 +29,13 @@ fn server_of_one(history: &mut Builder, behaviour: Behaviour) -> (Micros, Micros
     (from, to)
 }
 
-fn stale_for_one(history: &mut Builder) -> (Micros, Micros) {
+pub(crate) fn one_stale(history: &mut Builder) -> (Micros, Micros) {
     let by = history.random.seconds(2.0, 90.0);
     server_of_one(history, Behaviour::ListsStale { by })
 }
 
 /// It has lost etcd: it serves what it knew, or nothing, or errors.
-fn partitioned_for_one(history: &mut Builder) -> (Micros, Micros) {
+pub(crate) fn one_partitioned(history: &mut Builder) -> (Micros, Micros) {
     let fails = Behaviour::Fails {
         share: 1.0,
         status: 500,
@@ -55,28 +55,20 @@ fn lose_around(history: &mut Builder, (from, to): (Micros, Micros)) {
     history.lose(at.max(60 * SECOND));
 }
 
-pub(crate) fn one_stale(history: &mut Builder) {
-    stale_for_one(history);
-}
-
 pub(crate) fn one_stale_in_a_loss(history: &mut Builder) {
-    let span = stale_for_one(history);
+    let span = one_stale(history);
     lose_around(history, span);
 }
 
 pub(crate) fn one_stale_in_a_loss_that_heals(history: &mut Builder) {
-    let (from, to) = stale_for_one(history);
+    let (from, to) = one_stale(history);
     let at = history.random.between(from - 40 * SECOND, to).max(60 * SECOND);
     let lasts = history.random.seconds(20.0, 100.0);
     history.cut(1.0, at, at + lasts);
 }
 
-pub(crate) fn one_partitioned(history: &mut Builder) {
-    partitioned_for_one(history);
-}
-
 pub(crate) fn one_partitioned_in_a_loss(history: &mut Builder) {
-    let span = partitioned_for_one(history);
+    let span = one_partitioned(history);
     lose_around(history, span);
 }
 

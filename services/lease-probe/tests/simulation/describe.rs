@@ -46,44 +46,31 @@ impl Account<'_> {
             script.server.elections,
             if script.server.speaks_http2 { "2" } else { "1.1" },
         )];
-        let probers = history.probers.iter();
-        lines.extend(probers.map(|run| format!("prober {}", span(run.from, run.to))));
+        let spans = |what: &'static str, spans: &[TimeSpan]| -> Vec<String> {
+            let line = |it: &TimeSpan| format!("{what} {}", span(it.from, it.to));
+            spans.iter().map(line).collect()
+        };
+        let external_cuts = script.external_cuts.as_deref().unwrap_or_default();
+        lines.extend(spans("prober", &history.probers));
+        lines.extend(spans("prober cut off", &script.prober_cuts));
+        lines.extend(spans("prober stopped", &history.stops));
+        lines.extend(spans("external endpoint cut off", external_cuts));
         lines.extend({ history.second.iter() }.map(|second| format!("second witness B: {second:?}")));
         let faults = script.server.segments.iter();
         lines.extend(
             faults.map(|fault| format!("server {}: {:?}", span(fault.from, fault.to), fault.behaviour)),
         );
-        let cuts = script.prober_cuts.iter();
-        lines.extend(cuts.map(|cut| format!("prober cut off {}", span(cut.from, cut.to))));
-        let stops = history.stops.iter();
-        lines.extend(stops.map(|stop| format!("prober stopped {}", span(stop.from, stop.to))));
-        let cuts = script.external_cuts.iter().flatten();
-        lines.extend(cuts.map(|cut| format!("external endpoint cut off {}", span(cut.from, cut.to))));
         let absences = script.absences.iter();
         lines.extend(
             absences.map(|it| format!("{:?} absent {}: {:?}", it.absent, span(it.from, it.to), it.form)),
         );
-        let changes = &script.input_changes;
-        lines.extend({ changes.graces.iter() }.map(|change| {
-            let times = [change.in_cluster, change.rolled_out].map(seconds);
-            format!(
-                "grace {} s from {} on, in kube-controller-manager from {}",
-                change.grace / SECOND,
-                times[0],
-                times[1]
-            )
-        }));
-        lines.extend(
-            { changes.secrets.iter().chain(&changes.external_secrets) }
-                .map(|(at, secret)| format!("Secret at {}: {secret:?}", seconds(*at))),
-        );
-        lines.extend(
-            { changes.settings.iter() }.map(|(at, setting)| format!("{setting:?} at {}", seconds(*at))),
-        );
+        lines.push(format!(
+            "other inputs, in microseconds: {:?}",
+            script.input_changes
+        ));
         let instants = self.instants();
         lines.extend(self.nodes(instants[0]));
-        let terms = self.happened.terms.iter();
-        lines.extend(terms.map(|term| format!("kube-controller-manager leads {}", span(term.from, term.to))));
+        lines.extend(spans("kube-controller-manager leads", &self.happened.terms));
         lines.extend({ judgement.losses.iter() }.map(|loss| {
             let (at, detection) = (seconds(loss.at), seconds(loss.detection));
             format!(

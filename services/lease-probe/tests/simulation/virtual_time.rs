@@ -14,6 +14,7 @@ use watchdog_api::prober::{self, ProberConfig};
 use watchdog_api::unix_time::UnixTime;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::publish::publish_if_changed;
+use watchdog_test_support::fixtures;
 
 use crate::judge::{Direction, SeenVerdict};
 use crate::node_lifecycle_input::TimeSpan;
@@ -168,18 +169,11 @@ async fn witness(
 
 /// Gardener's configuration with this interval.
 fn config(interval: Micros, external: bool) -> Arc<ProberConfig> {
-    let external = if external {
-        "externalKubeConfigSecretName: external\n"
-    } else {
-        ""
-    };
-    let text = format!(
-        "kubeConfigSecretName: probe\n{external}probeInterval: {}s\ndependentResourceInfos:\n- ref: {{apiVersion: \
-         apps/v1, kind: Deployment, name: kube-controller-manager}}\n  optional: false\n  scaleUp: {{level: 0}}\n  \
-         scaleDown: {{level: 0}}\n",
-        interval / SECOND
-    );
-    let parsed = prober::parse(text.as_bytes(), UnknownFields::Refused);
+    let mut head = format!("probeInterval: {}s", interval / SECOND);
+    if external {
+        head.push_str("\nexternalKubeConfigSecretName: external");
+    }
+    let parsed = prober::parse(fixtures::prober(&head, "0s").as_bytes(), UnknownFields::Refused);
     Arc::new(parsed.unwrap().config)
 }
 
