@@ -311,11 +311,6 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        decode_all(&bytes);
-    }
-
-    #[test]
     fn arbitrary_json(value in any_json()) {
         decode_all(value.to_string().as_bytes());
     }

@@ -103,20 +103,8 @@ fn a_malformed_shoot_leaves_the_name_and_says_where() {
 }
 
 #[test]
-fn malformed_metadata_never_fails_the_object() {
-    for metadata in [
-        json!(null),
-        json!(3),
-        json!([]),
-        json!({"name": 3, "labels": "x", "generation": "y"}),
-    ] {
-        let cluster: Cluster = serde_json::from_value(json!({"metadata": metadata})).unwrap();
-        assert_eq!(cluster.name(), "");
-    }
+fn a_deletion_that_cannot_be_dated_is_still_one() {
     let odd = json!({"metadata": {"name": "x", "deletionTimestamp": "yesterday"}});
     let cluster: Cluster = serde_json::from_value(odd).unwrap();
-    assert!(
-        cluster.metadata.deletion_timestamp.is_some(),
-        "a deletion that cannot be dated is still one"
-    );
+    assert!(cluster.metadata.deletion_timestamp.is_some());
 }

@@ -145,15 +145,6 @@ fn settings_follow_the_shoot() {
     assert_eq!(default.node_monitor_grace, None);
 }
 
-#[test]
-fn only_what_matters_changes_the_settings() {
-    let base = may_continue(&with("/metadata/resourceVersion", json!("1"))).unwrap();
-    let same = may_continue(&with("/spec/shoot/spec/region", json!("eu"))).unwrap();
-    assert_eq!(base, same);
-    let grace = "/spec/shoot/spec/kubernetes/kubeControllerManager/nodeMonitorGracePeriod";
-    assert_ne!(base, may_continue(&with(grace, json!("40s"))).unwrap());
-}
-
 /// gardenlet writes the Cluster at the start of an operation, and kube-controller-manager gets its grace period later.
 #[test]
 fn a_longer_grace_period_counts_when_it_is_rolled_out() {
@@ -186,26 +177,4 @@ fn a_longer_grace_period_counts_when_it_is_rolled_out() {
     assert!(!is_rolled_out(state, json!("Processing")));
     // The Shoot is ignored, or waits for its maintenance time window: the operation that succeeded was an earlier one.
     assert!(!is_rolled_out("/spec/shoot/metadata/generation", json!(2)));
-}
-
-#[test]
-fn reasons_have_a_label_and_a_sentence() {
-    use SkipReason::*;
-    let plain = [
-        Deleting,
-        Hibernating,
-        WakingUp,
-        Migrating,
-        NoWorkers,
-        SelfHosted,
-        NotReconciled,
-    ];
-    let all: Vec<_> = plain.into_iter().chain([Malformed("x".to_owned())]).collect();
-    let labels: std::collections::BTreeSet<_> = all.iter().map(SkipReason::as_str).collect();
-    assert_eq!(labels.len(), all.len());
-    let is_label = |label: &&str| label.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-    assert!(labels.iter().all(is_label), "{labels:?}");
-    for text in all.iter().map(ToString::to_string) {
-        assert!(text.starts_with("The ") && text.ends_with('.'), "{text}");
-    }
 }

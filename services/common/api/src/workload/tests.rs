@@ -1,5 +1,4 @@
 use super::*;
-use kube::core::{ApiResource, GroupVersionKind, Resource};
 use serde_json::json;
 
 fn workload(object: serde_json::Value) -> Workload {
@@ -140,14 +139,4 @@ fn an_older_status_is_noticed() {
     };
     assert!(!of(3, 4).is_observed());
     assert!(of(4, 4).is_observed());
-}
-
-#[test]
-fn any_kind_has_its_path() {
-    let etcd = ApiResource::from_gvk(&GroupVersionKind::gvk("druid.gardener.cloud", "v1alpha1", "Etcd"));
-    assert_eq!(
-        Workload::url_path(&etcd, Some("n")),
-        "/apis/druid.gardener.cloud/v1alpha1/namespaces/n/etcds"
-    );
-    assert_eq!(Workload::kind(&etcd), "Etcd");
 }
