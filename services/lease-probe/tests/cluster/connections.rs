@@ -1,7 +1,6 @@
 //! Connections to shoots are cached and replaced when dead, and the limiter bounds how many open at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -12,13 +11,12 @@ use lease_probe::cluster::shoot_client::answers;
 use lease_probe::cluster::transport::{ApiRequest, Suspicion};
 use lease_probe::domain::outcome::{Outcome, ProbeFailure};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
 use tokio::task::unconstrained;
 use tokio::time::Instant;
 use watchdog_sandbox::hostile::{HostileServer, frame};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
-use crate::fixture::{LOCAL, access_to, budget, client, kubeconfig};
+use crate::fixture::{LOCAL, access_to, budget, client};
 
 /// As in `controller/probe_context.rs`.
 const AT_ONCE: usize = 64;
@@ -97,20 +95,10 @@ async fn get(connection: &mut Connection, path: &str) -> Result<ApiResponse, Pro
 #[tokio::test(start_paused = true)]
 async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
     let _still = FrozenClock::stand();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let accepted = Arc::new(AtomicUsize::new(0));
-    tokio::spawn({
-        let accepted = accepted.clone();
-        async move {
-            let mut held = Vec::new();
-            loop {
-                held.push(listener.accept().await.unwrap());
-                accepted.fetch_add(1, SeqCst);
-            }
-        }
-    });
-    let kubeconfig = kubeconfig(&format!("https://{address}"));
+    let silent = ApiServer::start(ApiOptions::default()).await.unwrap();
+    silent.freeze();
+    let accepted = || silent.counters().connections;
+    let kubeconfig = silent.kubeconfig("probe");
     let limiter = limits(AT_ONCE);
     let hang: Vec<_> = (0..SHOOTS)
         .map(|_| {
@@ -121,10 +109,10 @@ async fn a_bounded_number_begins_to_open_and_those_that_hang_let_others_pass() {
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let mut connection = through(limiter, &server);
     let answers = tokio::spawn(async move { get(&mut connection, "/version").await });
-    for begun in [AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE] {
-        until("all permits are taken", || accepted.load(SeqCst) >= begun).await;
+    for begun in [1, 2, 3].map(|turn| turn * AT_ONCE as u64) {
+        until("all permits are taken", || accepted() >= begun).await;
         idle().await;
-        assert_eq!(accepted.load(SeqCst), begun);
+        assert_eq!(accepted(), begun);
         assert!(!answers.is_finished());
         tokio::time::advance(HELD_FOR + Duration::from_millis(10)).await;
     }

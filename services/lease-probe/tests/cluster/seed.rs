@@ -5,7 +5,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lease_probe::cluster::permissions::permissions;
 use lease_probe::cluster::watches::kubeconfigs;
 use lease_probe::controller::prober::ProbeContext;
 use lease_probe::controller::prober_manager::{ProberManager, VerdictStore};
@@ -20,14 +19,13 @@ use watchdog_api::config::UnknownFields;
 use watchdog_api::eligibility::SkipReason;
 use watchdog_api::prober::{self, ProberConfig};
 use watchdog_kube::key::ObjectKey;
-use watchdog_kube::permissions::preflight;
 use watchdog_kube::watch::Change;
 use watchdog_runtime::clock::Clock;
 use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{ApiOptions, ApiServer, Rule};
+use watchdog_sandbox::{ApiOptions, ApiServer};
 use watchdog_test_support::fixtures::{self, PROBE_SECRET};
-use watchdog_test_support::in_process::{CapturedOutput, eventually, rule};
+use watchdog_test_support::in_process::{CapturedOutput, eventually};
 use watchdog_test_support::sandboxed::client;
 
 use crate::fixture::{LOCAL, nowhere};
@@ -66,79 +64,9 @@ fn members(others: &[&str], state: MemberState) -> LiveMembers {
     LiveMembers::new(others.chain([(ME.into(), MemberState::Informed)]))
 }
 
-fn allow(secret: &str) -> Rule {
-    Rule {
-        names: vec![secret.to_owned()],
-        ..rule(&["list", "watch"], &["secrets"])
-    }
-}
-
 /// Spawns it; dropped, it stops.
 fn run(task: impl Future<Output = anyhow::Result<()>> + Send + 'static) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move { task.await.unwrap() })
-}
-
-/// The Secret of the external endpoint could not be listed; then it is no longer wanted.
-#[tokio::test]
-async fn a_secret_that_is_not_wanted_any_more_does_not_keep_it_from_being_ready() {
-    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    server.restrict(USER, vec![allow(PROBE_SECRET)]);
-    let seed = client(&server.kubeconfig(USER)).await.unwrap();
-    let (change, rules) = watch::channel(config(Some("external")));
-    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-    for endpoint in [Endpoint::Internal, Endpoint::External] {
-        let (seed, readiness, stop) = (seed.clone(), readiness.clone(), stop.clone());
-        run(kubeconfigs(seed, endpoint, rules.clone(), readiness, stop, drop));
-    }
-    let blockers = || readiness.blockers();
-    eventually("only the external one blocks, with its reason", || {
-        let blockers = blockers();
-        blockers.len() == 1
-            && blockers.contains_key("external-kubeconfigs")
-            && readiness.lines().iter().any(|line| line.contains("forbidden"))
-    })
-    .await;
-    change.send_replace(config(None));
-    eventually("nothing blocks", || blockers().is_empty()).await;
-    change.send_replace(config(Some("external")));
-    eventually("it blocks again", || {
-        blockers().contains_key("external-kubeconfigs")
-    })
-    .await;
-    stop.cancel();
-}
-
-/// The name of a Secret decides which permission is needed.
-#[tokio::test]
-async fn the_permissions_are_asked_for_again_when_the_configuration_changes_them() {
-    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
-    let everything_else = Rule {
-        groups: [
-            "extensions.gardener.cloud",
-            "machine.sapcloud.io",
-            "coordination.k8s.io",
-        ]
-        .map(str::to_owned)
-        .to_vec(),
-        ..rule(&["*"], &["*"])
-    };
-    server.restrict(USER, vec![allow(PROBE_SECRET), everything_else]);
-    let (change, rules) = watch::channel(config(None));
-    let (readiness, stop) = (Readiness::default(), CancellationToken::new());
-    let seed = client(&server.kubeconfig(USER)).await.unwrap();
-    let current = rules.clone();
-    let needed = move || permissions(&current.borrow(), &[]);
-    tokio::spawn(preflight(seed, readiness.clone(), needed, rules, stop.clone()));
-    let why = || readiness.blockers().get("permissions").cloned();
-    eventually("all are granted", || why().is_none()).await;
-    change.send_replace(config(Some("external")));
-    eventually("what is missing now is named", || {
-        why().is_some_and(|why| why.contains("secrets named external"))
-    })
-    .await;
-    change.send_replace(config(None));
-    eventually("all are granted again", || why().is_none()).await;
-    stop.cancel();
 }
 
 fn cluster(name: &str, hibernates: bool) -> Cluster {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokio::net::TcpSocket;
 use watchdog_proto::probe::v1::{Evidence, Outcome, Verdict};
 use watchdog_sandbox::resource::keys;
-use watchdog_sandbox::{Fault, FaultAction};
+use watchdog_sandbox::{Fault, FaultAction, Rule};
 use watchdog_test_support::fixtures::PROBE_SECRET;
 use watchdog_test_support::in_process::rule;
 use watchdog_test_support::simulation::Cut;
@@ -232,4 +232,29 @@ async fn what_is_not_granted_on_the_seed_is_named_until_it_is() {
         .await;
     replica.wait_ready().await;
     assert_eq!(replica.admin_get("/readyz").await.unwrap().0, 200);
+
+    // The configuration decides which Secrets it needs.
+    let external = "external";
+    fixture.seed().deny(Rule {
+        names: vec![external.to_owned()],
+        ..rule(&["list"], &["secrets"])
+    });
+    fixture.configure(&[("externalKubeConfigSecretName", external)]);
+    eventually(
+        "the permission is named, and why the Secret is not listed",
+        || {
+            let blockers = replica.blockers();
+            let of = |name: &str| blockers.iter().find(|line| line.starts_with(name));
+            let reasons = replica.bound.readiness.lines().join("\n");
+            blockers.len() == 2
+                && of("permissions: ").is_some_and(|why| why.contains("secrets named external"))
+                && of("external-kubeconfigs: ").is_some()
+                && reasons.contains("forbidden")
+        },
+    )
+    .await;
+    fixture.configure(&[]);
+    replica.wait_ready().await;
+    fixture.configure(&[("externalKubeConfigSecretName", external)]);
+    eventually("both block again", || replica.blockers().len() == 2).await;
 }
