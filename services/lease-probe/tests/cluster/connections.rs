@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use watchdog_sandbox::hostile::{HostileServer, frame};
 use watchdog_sandbox::{ApiOptions, ApiServer, Fault, FaultAction};
 
-use crate::fixture::{LOCAL, access_to, budget, client};
+use crate::fixture::{LOCAL, access_to, budget, captured_log, client};
 
 /// As in `controller/probe_context.rs`.
 const AT_ONCE: usize = 64;
@@ -378,4 +378,33 @@ async fn leases_are_asked_for_in_protobuf_and_the_rest_in_json() {
     let nodes = asks.nodes_and_machines(&access, budget(LIMIT)).await;
     let nodes = nodes.unwrap_err().to_string();
     assert!(nodes.contains("(accept: application/json)"), "{nodes}");
+}
+
+/// A token, a client certificate, and a server under a path, over real TLS.
+#[tokio::test]
+async fn a_kubeconfig_is_used_as_it_says_and_its_secrets_are_not_logged() {
+    const PATH: &str = "/shoots/one";
+    let (log, _logs) = captured_log();
+    let server = ApiServer::start(ApiOptions::default()).await.unwrap();
+    let token = server.kubeconfig("by-token");
+    let certificate = server.kubeconfig_with_certificate("by-certificate").unwrap();
+    let under_a_path = token.replace(&server.url(), &format!("{}{PATH}/", server.url()));
+    for (kubeconfig, path, user) in [
+        (token, "", "by-token"),
+        (certificate, "", "by-certificate"),
+        (under_a_path, PATH, "by-token"),
+    ] {
+        server.set_path_prefix(path);
+        let before = server.counters().requests;
+        let mut asks = client(LOCAL, &limits(1));
+        let listed = asks.leases(&access_to(&kubeconfig), budget(LIMIT)).await;
+        assert!(listed.is_ok(), "{user} {path}: {listed:?}");
+        let audit = server.audit_since(before);
+        let as_user = !audit.is_empty() && audit.iter().all(|entry| entry.user == user);
+        assert!(as_user, "{user} {path}: {audit:?}");
+        let fields = kubeconfig.lines().filter_map(|line| line.trim().split_once(": "));
+        let mut secrets = fields.filter(|(field, _)| ["token", "client-key-data"].contains(field));
+        assert!(secrets.all(|(_, secret)| !log.text().contains(secret.trim_matches('"'))));
+    }
+    assert!(!log.text().is_empty());
 }

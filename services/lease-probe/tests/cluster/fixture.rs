@@ -8,7 +8,9 @@ use lease_probe::cluster::kubeconfig::{Access, access};
 use lease_probe::cluster::limits::SharedLimits;
 use lease_probe::cluster::shoot_client::ShootClient;
 use lease_probe::cluster::transport::Budget;
+use tracing::subscriber::DefaultGuard;
 use watchdog_runtime::clock::Clock;
+use watchdog_test_support::in_process::CapturedOutput;
 
 pub(crate) const LOCAL: HttpConnector = HttpConnector {
     allow_local_addresses: true,
@@ -44,4 +46,14 @@ pub(crate) fn client(connector: HttpConnector, limits: &Arc<SharedLimits>) -> Sh
 
 pub(crate) fn budget(limit: Duration) -> Budget {
     Budget::starting_now(limit)
+}
+
+/// The log of this thread on its most verbose level, while the guard exists.
+pub(crate) fn captured_log() -> (CapturedOutput, DefaultGuard) {
+    let log = CapturedOutput::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_writer(move || writer.clone());
+    (log, tracing::subscriber::set_default(subscriber.finish()))
 }

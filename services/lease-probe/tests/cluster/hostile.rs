@@ -85,16 +85,24 @@ async fn an_answer_that_is_too_large_is_asked_for_in_smaller_pages_and_then_name
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_for_another_name_is_named() {
-    let limits = limits();
-    let failure = failure_of(Hostility::OtherName, true, &limits, LIMIT).await;
-    let named = failure.to_string();
-    assert!(matches!(failure, ProbeFailure::Tls(_)), "{named}");
+async fn a_certificate_for_another_name_is_named_unless_that_is_the_name_to_expect() {
+    let server = HostileServer::start(Hostility::OtherName, true).await.unwrap();
+    let failure = async |kubeconfig: &str| {
+        let mut asks = client(LOCAL, &limits());
+        let listed = asks.leases(&access_to(kubeconfig), budget(LIMIT)).await;
+        listed.unwrap_err()
+    };
+    let failed = failure(&server.kubeconfig).await;
+    let named = failed.to_string();
+    assert!(matches!(failed, ProbeFailure::Tls(_)), "{named}");
     assert!(
         named.contains("does not have the name 127.0.0.1, only "),
         "{named}"
     );
     assert!(named.contains("other.example"), "{named}");
+    let expected = "    tls-server-name: other.example\n    server: ";
+    let failed = failure(&server.kubeconfig.replace("    server: ", expected)).await;
+    assert!(!matches!(failed, ProbeFailure::Tls(_)), "it answers: {failed}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

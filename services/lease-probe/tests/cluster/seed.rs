@@ -25,10 +25,10 @@ use watchdog_runtime::readiness::Readiness;
 use watchdog_sandbox::resource::keys;
 use watchdog_sandbox::{ApiOptions, ApiServer};
 use watchdog_test_support::fixtures::{self, PROBE_SECRET};
-use watchdog_test_support::in_process::{CapturedOutput, eventually};
+use watchdog_test_support::in_process::eventually;
 use watchdog_test_support::sandboxed::client;
 
-use crate::fixture::{LOCAL, nowhere};
+use crate::fixture::{LOCAL, captured_log, nowhere};
 
 const USER: &str = "lease-probe";
 
@@ -178,13 +178,7 @@ async fn a_shoot_that_was_created_again_starts_by_the_start_rules() {
 /// It is a reason for its own shoot; neither does it hide the others, nor does what is in it reach the log.
 #[tokio::test]
 async fn a_secret_that_cannot_be_decoded_stops_no_other_and_is_not_logged() {
-    let log = CapturedOutput::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _logs = tracing::subscriber::set_default(subscriber);
+    let (log, _logs) = captured_log();
     let server = ApiServer::start(ApiOptions::default()).await.unwrap();
     let good = k8s_openapi::ByteString(server.kubeconfig("probe").into_bytes());
     for (shoot, data) in [

@@ -11,7 +11,6 @@ mod eligible_shoots;
 mod failures;
 mod fixture;
 mod hostile;
-mod kubeconfigs;
 mod losses;
 mod outage;
 mod replica;
