@@ -41,7 +41,7 @@ const ANSWER_MEMORY: usize = 2 << 20;
 pub(crate) const LASTS: Millis = 420_000;
 
 /// The renewals of the kubelets and the latency of the API server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct TestShoot {
     /// Per node, in order: when it renews.
     pub(crate) renewals: Vec<Vec<Millis>>,
@@ -64,16 +64,12 @@ pub(crate) struct TestShoot {
 
 impl TestShoot {
     /// A shoot whose lists take 20 ms.
-    pub(crate) const fn new(renewals: Vec<Vec<Millis>>) -> Self {
+    pub(crate) fn new(renewals: Vec<Vec<Millis>>) -> Self {
         Self {
             renewals,
             leases_take: 20,
             nodes_take: 20,
-            throttles_until: 0,
-            kubeconfig_changes_at: 0,
-            seed_throttles_until: 0,
-            renames_leases: false,
-            external: Vec::new(),
+            ..Self::default()
         }
     }
 

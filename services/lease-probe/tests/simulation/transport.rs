@@ -27,18 +27,16 @@ pub(crate) type TrafficLog = Vec<(Micros, String)>;
 
 /// Connects to one shoot.
 #[derive(Clone)]
-pub(crate) struct SimConnector(Arc<Peer>);
-
-/// The shoot behind a connection.
-struct Peer {
-    clock: VirtualClock,
-    shoot: Arc<PlayedShoot>,
-    external: bool,
-    probed: Arc<Mutex<ProbedShoot>>,
+pub(crate) struct SimConnector {
+    pub(crate) clock: VirtualClock,
+    pub(crate) shoot: Arc<PlayedShoot>,
+    /// Through the external endpoint.
+    pub(crate) external: bool,
+    pub(crate) probed: Arc<Mutex<ProbedShoot>>,
 }
 
 pub(crate) struct SimLink {
-    peer: Arc<Peer>,
+    peer: SimConnector,
     opened: Micros,
     /// When something came from the server.
     last_sign: Micros,
@@ -46,42 +44,25 @@ pub(crate) struct SimLink {
     requests: u64,
 }
 
-impl SimConnector {
-    pub(crate) fn new(
-        clock: VirtualClock,
-        shoot: Arc<PlayedShoot>,
-        external: bool,
-        probed: Arc<Mutex<ProbedShoot>>,
-    ) -> Self {
-        Self(Arc::new(Peer {
-            clock,
-            shoot,
-            external,
-            probed,
-        }))
-    }
-}
-
 impl Connector for SimConnector {
     type Link = SimLink;
 
     async fn open(&self, _: &Arc<Kubeconfig>) -> Result<SimLink, ProbeFailure> {
-        let peer = &self.0;
-        let began = peer.clock.now();
-        peer.log("connects");
-        match peer.path().open(began) {
+        let began = self.clock.now();
+        self.log("connects");
+        match self.path().open(began) {
             // The process died in the middle of the handshake.
-            Ok(at) if peer.path().closed(began, at + MILLISECOND).is_some() => {
-                peer.clock.sleep_until(at).await;
-                peer.log("cannot connect");
+            Ok(at) if self.path().closed(began, at + MILLISECOND).is_some() => {
+                self.clock.sleep_until(at).await;
+                self.log("cannot connect");
                 Err(ProbeFailure::Connect("reset".to_owned()))
             }
             Ok(at) => {
-                peer.clock.sleep_until(at).await;
-                peer.log("is connected");
-                let now = peer.clock.now();
+                self.clock.sleep_until(at).await;
+                self.log("is connected");
+                let now = self.clock.now();
                 Ok(SimLink {
-                    peer: peer.clone(),
+                    peer: self.clone(),
                     opened: now,
                     last_sign: now,
                     closed: None,
@@ -89,15 +70,15 @@ impl Connector for SimConnector {
                 })
             }
             Err(at) => {
-                peer.clock.sleep_until(at).await;
-                peer.log("cannot connect");
+                self.clock.sleep_until(at).await;
+                self.log("cannot connect");
                 Err(ProbeFailure::Connect("refused".to_owned()))
             }
         }
     }
 }
 
-impl Peer {
+impl SimConnector {
     fn path(&self) -> NetworkPath<'_> {
         let script = &self.shoot.script;
         NetworkPath {

@@ -206,7 +206,12 @@ impl ProberProcess<'_> {
         let mut running = tokio::task::JoinSet::new();
         let mut senders = Vec::new();
         for (shoot, probed) in self.shoots.iter().zip(self.probed) {
-            let connector = |external| SimConnector::new(clock, shoot.clone(), external, probed.clone());
+            let connector = |external| SimConnector {
+                clock,
+                shoot: shoot.clone(),
+                external,
+                probed: probed.clone(),
+            };
             let (sender, receiver) = watch::channel(shoot.script.inputs(&self.config, run.from, None));
             senders.push((&shoot.script, sender));
             let recorder = Recorder {

@@ -7,26 +7,32 @@ use crate::judge::unprotected;
 use crate::other_writers::Writes;
 use crate::timeline::Behaviour;
 
-/// Opens a link 60 s into a history in which the server behaves like that from 70 s on, for 20 s.
-fn played(behaviour: Behaviour, http2: bool) -> Arc<PlayedShoot> {
+/// To a server that behaves like that from 70 s on, for 20 s.
+fn connector(clock: VirtualClock, behaviour: Behaviour, http2: bool) -> SimConnector {
     let mut history = Builder::new("test", 1);
     history.shoot().server.speaks_http2 = http2;
     history.server(70 * SECOND, 20 * SECOND, behaviour);
     let script = history.build().shoots.remove(0);
     let history = unprotected(&script, 200 * SECOND);
-    Arc::new(PlayedShoot {
+    let shoot = PlayedShoot {
         name: "shoot-0".into(),
         writes: Writes::new(&script, &history, 200 * SECOND),
         history,
         script,
-    })
+    };
+    SimConnector {
+        clock,
+        shoot: Arc::new(shoot),
+        external: false,
+        probed: Arc::default(),
+    }
 }
 
-/// When an idle connection ends, and if it falls silent.
+/// When a connection that was opened at 60 s and is idle ends, and if it falls silent.
 async fn idle_end(behaviour: Behaviour, http2: bool) -> Option<(f64, bool)> {
     let clock = VirtualClock::start();
     clock.sleep_until(60 * SECOND).await;
-    let connector = SimConnector::new(clock, played(behaviour, http2), false, Arc::default());
+    let connector = connector(clock, behaviour, http2);
     let link = connector
         .open(&kubeconfig(SecretChange::Rotated(0)).unwrap())
         .await
@@ -74,10 +80,8 @@ async fn a_slow_server_answers_pings() {
 async fn a_request_ends_with_its_connection() {
     let clock = VirtualClock::start();
     clock.sleep_until(72 * SECOND).await;
-    let shoot = played(Behaviour::Hangs, true);
-    let connector = SimConnector::new(clock, shoot.clone(), false, Arc::default());
     let mut link = SimLink {
-        peer: connector.0.clone(),
+        peer: connector(clock, Behaviour::Hangs, true),
         opened: 60 * SECOND,
         last_sign: 68 * SECOND,
         closed: None,
