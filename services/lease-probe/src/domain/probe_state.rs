@@ -285,9 +285,7 @@ mod tests {
     #[test]
     fn a_healthy_probe_needs_no_nodes() {
         let mut state = watching(0.0);
-        let ProbeStep::Done(assessment) = leases(&mut state, 5, &[0, 1, 2]) else {
-            panic!("asked for the nodes")
-        };
+        let assessment = assessed(leases(&mut state, 5, &[0, 1, 2]));
         assert_eq!(assessment.outcome, Outcome::Healthy);
         assert_eq!(
             assessment.crossing,
@@ -349,9 +347,7 @@ mod tests {
             received: at(44),
             ..list(at(15), &[12, 13, 14])
         };
-        let ProbeStep::Done(assessment) = state.leases(&slow, RULE, false) else {
-            panic!("asked for the nodes")
-        };
+        let assessment = assessed(state.leases(&slow, RULE, false));
         assert_eq!(assessment.outcome, Outcome::Healthy);
         assert_eq!(assessment.judged, at(15));
     }
@@ -380,9 +376,7 @@ mod tests {
         let judged = judge(&mut state, 35, later, &["n1", "n2"]);
         assert_eq!(judged.outcome, Outcome::Healthy);
         assert_eq!(judged.excluded, [(Exclusion::NoNode, 1)].into());
-        let ProbeStep::Done(next) = leases(&mut state, 45, &[0, 41, 42]) else {
-            panic!("forgot what it had found out")
-        };
+        let next = assessed(leases(&mut state, 45, &[0, 41, 42]));
         assert_eq!(next.excluded, [(Exclusion::NoNode, 1)].into());
         // But only for `GOOD_ENOUGH`.
         assert_eq!(leases(&mut state, 66, &[0, 61, 62]), ProbeStep::ListNodes(None));
@@ -474,20 +468,22 @@ mod tests {
 
     const ALL: [&str; 3] = ["n0", "n1", "n2"];
 
-    fn done(next: ProbeStep) -> Outcome {
+    fn assessed(next: ProbeStep) -> Assessment {
         match next {
-            ProbeStep::Done(assessment) => assessment.outcome,
+            ProbeStep::Done(assessment) => assessment,
             next => panic!("not done: {next:?}"),
         }
+    }
+
+    fn done(next: ProbeStep) -> Outcome {
+        assessed(next).outcome
     }
 
     #[test]
     fn the_nodes_are_listed_ahead_of_a_loss() {
         let mut state = watching(0.0);
         let renewed = &[0, 1, 2];
-        let ProbeStep::Done(healthy) = leases(&mut state, 5, renewed) else {
-            panic!("not done")
-        };
+        let healthy = assessed(leases(&mut state, 5, renewed));
         state.reported(&healthy.outcome);
         // Two of three leases make a loss; two renew intervals without a renewal make it near.
         assert_eq!(healthy.look_ahead, Some(at(21)));
@@ -498,9 +494,7 @@ mod tests {
         assert_eq!((near.outcome, near.crossing), (Outcome::Healthy, Some(at(30))));
         judge(&mut state, 23, renewed, &ALL);
         // Known now: neither shortly before nor at the crossing are they listed again.
-        let ProbeStep::Done(known) = leases(&mut state, 25, renewed) else {
-            panic!("asked again")
-        };
+        let known = assessed(leases(&mut state, 25, renewed));
         assert_eq!(known.crossing, Some(at(31)));
         assert_eq!(done(leases(&mut state, 30, renewed)), Outcome::Healthy);
         assert_eq!(done(leases(&mut state, 31, renewed)), Outcome::LeasesExpired);

@@ -114,9 +114,8 @@ fn a_429_of_the_external_endpoint_pauses_only_that_endpoint() {
     assert!(of_probes.iter().all(|pause| *pause <= 11_000), "{of_probes:?}");
 
     let observed = probe(20_000, answers);
-    let lost = observed.reported.iter().find(|(_, outcome)| outcome.is_loss());
-    let (at, _) = lost.unwrap();
-    assert!(*at <= 20_000 + 33_000 + 500, "{:?}", observed.reported);
+    let at = observed.first_loss().unwrap();
+    assert!(at <= 20_000 + 33_000 + 500, "{:?}", observed.reported);
 }
 
 /// The leases expire 33 s after the last renewal, and no probe before that may still wait for the endpoint.
@@ -124,13 +123,8 @@ fn a_429_of_the_external_endpoint_pauses_only_that_endpoint() {
 fn an_endpoint_that_hangs_delays_no_loss() {
     for answered in 1..=5 {
         let observed = probe(20_000, vec![Ok(()); answered]);
-        let lost = observed.reported.iter().find(|(_, outcome)| outcome.is_loss());
-        let (at, _) = lost.unwrap();
-        assert!(
-            *at <= 20_000 + 33_000 + 500,
-            "{answered}: {:?}",
-            observed.reported
-        );
+        let at = observed.first_loss().unwrap();
+        assert!(at <= 20_000 + 33_000 + 500, "{answered}: {:?}", observed.reported);
     }
 }
 
@@ -138,10 +132,12 @@ fn an_endpoint_that_hangs_delays_no_loss() {
 #[test]
 fn an_endpoint_is_not_asked_while_the_leases_show_a_loss() {
     let observed = probe(20_000, std::iter::repeat_n(Ok(()), 60));
-    let lost = observed.reported.iter().find(|(_, outcome)| outcome.is_loss());
-    let (lost, _) = lost.unwrap();
+    let lost = observed.first_loss().unwrap();
     let asked = &observed.external_asked;
-    assert!(!asked.is_empty() && asked.iter().all(|at| at < lost), "{asked:?}");
+    assert!(
+        !asked.is_empty() && asked.iter().all(|at| *at < lost),
+        "{asked:?}"
+    );
 }
 
 /// The list after which the endpoint was asked is old by the time the endpoint had to answer.

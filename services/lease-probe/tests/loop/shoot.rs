@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,6 +48,8 @@ pub(crate) struct TestShoot {
     pub(crate) renewals: Vec<Vec<Millis>>,
     /// For the list of the leases.
     pub(crate) leases_take: Millis,
+    /// Answers to lists of the leases that are asked for in this time are held up until its end.
+    pub(crate) holds_up: Range<Millis>,
     /// For the list of the nodes and machines.
     pub(crate) nodes_take: Millis,
     /// Until then the API server answers 429 to the list of the leases, asks to be left alone for 1 s and closes the
@@ -98,6 +101,12 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
+    /// When a loss was reported first.
+    pub(crate) fn first_loss(&self) -> Option<Millis> {
+        let mut reported = self.reported.iter();
+        reported.find(|(_, outcome)| outcome.is_loss()).map(|(at, _)| *at)
+    }
+
     /// The probes of the half minute before and after, for people.
     pub(crate) fn around(&self, now: Millis) -> Vec<(Millis, Millis)> {
         let near = |probe: &&(Millis, Millis)| (probe.0 - now).abs() < 30_000;
@@ -245,6 +254,10 @@ impl ScriptedServer {
         };
         let leases = list(revision(now), (0..self.shoot.renewals.len()).map(lease));
         tokio::time::sleep(half).await;
+        if self.shoot.holds_up.contains(&started) {
+            let left = self.shoot.holds_up.end - self.now();
+            tokio::time::sleep(Duration::from_millis(left.max(0).unsigned_abs())).await;
+        }
         leases
     }
 

@@ -64,7 +64,7 @@ fn a_loss_is_reported_at_the_crossing_also_if_nodes_take_4_s_or_the_seed_throttl
     ] {
         for _ in 0..5 {
             let observed = run(shoot.clone(), "30s");
-            let reported = first_loss(&observed).unwrap();
+            let reported = observed.first_loss().unwrap();
             let late = reported - crossing;
             assert!(
                 (0..100).contains(&late),
@@ -85,7 +85,7 @@ fn a_recovery_is_reported_within_one_probe_of_the_renewal_that_makes_it() {
     // Three of five are back.
     let recovers = *renewals[2].iter().find(|at| **at >= 200_000).unwrap();
     let observed = run(TestShoot::new(renewals), "30s");
-    let lost = first_loss(&observed).unwrap();
+    let lost = observed.first_loss().unwrap();
     let mut later = observed.reported.iter().filter(|(at, _)| *at > lost);
     let (recovered, _) = later.find(|(_, outcome)| *outcome == Outcome::Healthy).unwrap();
     assert!(
@@ -104,11 +104,6 @@ fn silent_until(back: Millis) -> Vec<Vec<Millis>> {
     vec![renewals; 5]
 }
 
-fn first_loss(observed: &Observed) -> Option<Millis> {
-    let mut reported = observed.reported.iter();
-    reported.find(|(_, outcome)| outcome.is_loss()).map(|(at, _)| *at)
-}
-
 /// The leases are renewed between their list and the nodes that the loss was waiting for.
 #[test]
 fn a_loss_does_not_rest_on_an_old_list_of_leases() {
@@ -117,10 +112,26 @@ fn a_loss_does_not_rest_on_an_old_list_of_leases() {
         ..TestShoot::new(silent_until(back))
     };
     let lost = run(shoot(LASTS), "10s");
-    let reported = first_loss(&lost).unwrap();
+    let reported = lost.first_loss().unwrap();
     // The list on which the loss would have rested is older than 14 s.
     let observed = run(shoot(reported - 5_000), "10s");
-    assert_eq!(first_loss(&observed), None, "{:?}", observed.around(reported));
+    assert_eq!(observed.first_loss(), None, "{:?}", observed.around(reported));
+}
+
+/// The way back is broken, or this process is stopped, when the loss is proven, and nodes renew meanwhile.
+#[test]
+fn a_loss_does_not_rest_on_an_answer_that_was_held_up() {
+    let lost = run(TestShoot::new(silent_until(LASTS)), "10s");
+    let reported = lost.first_loss().unwrap();
+    let shoot = |back| TestShoot {
+        holds_up: reported - 100..reported + 5_000,
+        ..TestShoot::new(silent_until(back))
+    };
+    let observed = run(shoot(reported + 500), "10s");
+    assert_eq!(observed.first_loss(), None, "{:?}", observed.around(reported));
+    let observed = run(shoot(LASTS), "10s");
+    let late = observed.first_loss().unwrap() - reported;
+    assert!((5_000..5_200).contains(&late), "{late} ms");
 }
 
 /// They were asked for after the kubelets had missed renewals, so they show why a kubelet is silent.
@@ -131,11 +142,11 @@ fn a_loss_is_reported_by_nodes_and_machines_that_take_15_s() {
         ..TestShoot::new(silent_until(LASTS))
     };
     let (fast, slow) = (run(shoot(20), "10s"), run(shoot(15_000), "10s"));
-    let (fast, slow) = (first_loss(&fast).unwrap(), first_loss(&slow).unwrap());
+    let (fast, slow) = (fast.first_loss().unwrap(), slow.first_loss().unwrap());
     // Such lists come one after the other until silence is proven: a pause of more than 12 s proves less.
     assert!((15_000..30_000).contains(&(slow - fast)), "{fast} and {slow} ms");
     assert_eq!(
-        first_loss(&run(shoot(25_000), "10s")),
+        run(shoot(25_000), "10s").first_loss(),
         None,
         "that may be too late"
     );
@@ -189,7 +200,7 @@ fn a_429_of_the_seed_pauses_only_the_lists_of_machines() {
         1,
         "and is left alone"
     );
-    let reported = first_loss(&observed).unwrap();
+    let reported = observed.first_loss().unwrap();
     // The pause grows by up to a fifth.
     let pause = THROTTLES_UNTIL * 12 / 10;
     assert!(

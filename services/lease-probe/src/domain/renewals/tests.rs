@@ -16,6 +16,15 @@ fn observe(renewals: &mut Renewals, seconds: i64, leases: &[LeaseItem]) {
     renewals.observe(&list_at(at(seconds), leases), EXPIRY / 2);
 }
 
+/// What is known after lists at these seconds, of a lease that was renewed then.
+fn observed(lists: &[(i64, i64)]) -> Renewals {
+    let mut renewals = Renewals::default();
+    for (seconds, renewed) in lists {
+        observe(&mut renewals, *seconds, &[lease(*renewed)]);
+    }
+    renewals
+}
+
 fn age_of(renewals: &Renewals, name: &str) -> Option<LeaseAge> {
     renewals.age(name, EXPIRY, false)
 }
@@ -27,17 +36,13 @@ fn expired_from(renewals: &Renewals) -> UnixTime {
 
 #[test]
 fn the_formula_is_exact_without_skew() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, 0, &[lease(-5)]);
-    observe(&mut renewals, 10, &[lease(5)]);
-    observe(&mut renewals, 20, &[lease(5)]);
+    let renewals = observed(&[(0, -5), (10, 5), (20, 5)]);
     assert_eq!(expired_from(&renewals), at(35));
 }
 
 #[test]
 fn a_lease_that_looks_expired_when_first_observed_is_watched_first() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, 0, &[lease(-100)]);
+    let mut renewals = observed(&[(0, -100)]);
     let age = age_of(&renewals, "n").unwrap();
     assert_eq!(age.old_from, at(-70));
     assert_eq!(age.expired_from, at(32).after(Duration::from_millis(500)));
@@ -48,9 +53,7 @@ fn a_lease_that_looks_expired_when_first_observed_is_watched_first() {
 
 #[test]
 fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, 0, &[lease(-5)]);
-    observe(&mut renewals, 10, &[lease(5)]);
+    let mut renewals = observed(&[(0, -5), (10, 5)]);
     // Nobody could renew for a minute; the first list afterwards comes before the first renewal.
     renewals.answered_mut().note_outage(at(10), false);
     observe(&mut renewals, 70, &[lease(5)]);
@@ -66,9 +69,7 @@ fn after_an_outage_of_the_api_server_kubelets_get_the_time_to_renew() {
 /// The last list before an outage mostly comes before the last renewal before it.
 #[test]
 fn a_renewal_from_before_an_outage_is_no_evidence_after_it() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, 0, &[lease(-5)]);
-    observe(&mut renewals, 4, &[lease(-5)]);
+    let mut renewals = observed(&[(0, -5), (4, -5)]);
     renewals.answered_mut().note_outage(at(6), false);
     observe(&mut renewals, 50, &[lease(5)]);
     assert_eq!(expired_from(&renewals), at(71).after(Duration::from_millis(500)));
@@ -76,11 +77,7 @@ fn a_renewal_from_before_an_outage_is_no_evidence_after_it() {
 
 #[test]
 fn what_is_proven_stays_proven_over_a_failed_request() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, -8, &[lease(-9)]);
-    for second in [0, 10, 20, 24] {
-        observe(&mut renewals, second, &[lease(0)]);
-    }
+    let mut renewals = observed(&[(-8, -9), (0, 0), (10, 0), (20, 0), (24, 0)]);
     renewals.answered_mut().note_outage(at(24), false);
     observe(&mut renewals, 29, &[lease(0)]);
     assert_eq!(expired_from(&renewals), at(30), "24 s were proven");
@@ -90,8 +87,7 @@ fn what_is_proven_stays_proven_over_a_failed_request() {
 #[test]
 fn what_is_proven_stays_proven_over_a_connection_that_falls_silent() {
     for (silent_from, expired) in [(19, 32), (26, 30)] {
-        let mut renewals = Renewals::default();
-        observe(&mut renewals, -8, &[lease(-9)]);
+        let mut renewals = observed(&[(-8, -9)]);
         for second in 0..29 {
             observe(&mut renewals, second, &[lease(0)]);
             if second == silent_from {
@@ -104,9 +100,7 @@ fn what_is_proven_stays_proven_over_a_connection_that_falls_silent() {
 
 #[test]
 fn a_stale_list_renews_nothing() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, 0, &[lease(-1)]);
-    observe(&mut renewals, 10, &[lease(9)]);
+    let mut renewals = observed(&[(0, -1), (10, 9)]);
     for second in 11..40 {
         let shown = if second % 2 == 0 { 9 } else { -1 };
         observe(&mut renewals, second, &[lease(shown)]);
@@ -117,8 +111,7 @@ fn a_stale_list_renews_nothing() {
 
 #[test]
 fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, 0, &[lease(60)]);
+    let renewals = observed(&[(0, 60)]);
     assert_eq!(age_of(&renewals, "n").unwrap().old_from, at(30));
 }
 
@@ -126,9 +119,7 @@ fn a_renewal_from_the_future_counts_from_when_it_was_seen() {
 /// would with the best clock, or it contradicts a prober that knows better.
 #[test]
 fn a_renewal_by_a_clock_that_is_ahead_shows_a_connected_node_from_its_earliest_arrival() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, 0, &[lease(100)]);
-    observe(&mut renewals, 10, &[lease(112)]);
+    let renewals = observed(&[(0, 100), (10, 112)]);
     let age = age_of(&renewals, "n").unwrap();
     assert_eq!((age.old_from, age.doubtful_from), (at(40), at(30)));
 }
@@ -168,9 +159,7 @@ fn a_node_that_joins_is_judged_like_any_other() {
 
 #[test]
 fn a_lease_that_vanishes_is_remembered_until_it_is_gone_for_good() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, -8, &[lease(-9)]);
-    observe(&mut renewals, 1, &[lease(0)]);
+    let mut renewals = observed(&[(-8, -9), (1, 0)]);
     for second in [10, 20, 24, 30] {
         observe(&mut renewals, second, &[]);
     }
@@ -208,8 +197,7 @@ fn a_renewal_arrived_after_those_that_were_written_before() {
 #[test]
 fn a_list_that_was_held_up_dates_renewals_by_its_answer() {
     let arrived = |shown| {
-        let mut renewals = Renewals::default();
-        observe(&mut renewals, 0, &[lease(-5)]);
+        let mut renewals = observed(&[(0, -5)]);
         let held_up = LeaseList {
             received: at(9),
             ..list_at(at(7), &[lease(shown)])
@@ -225,11 +213,7 @@ fn a_list_that_was_held_up_dates_renewals_by_its_answer() {
 /// A stale list, or data that were restored.
 #[test]
 fn nothing_is_concluded_from_data_that_went_back_but_that_silence_begins_anew() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, -8, &[lease(-9)]);
-    for second in [0, 10, 20, 24, 30] {
-        observe(&mut renewals, second, &[lease(0)]);
-    }
+    let mut renewals = observed(&[(-8, -9), (0, 0), (10, 0), (20, 0), (24, 0), (30, 0)]);
     assert_eq!(expired_from(&renewals), at(30));
     observe(&mut renewals, 40, &[lease(-9)]);
     let age = age_of(&renewals, "n").unwrap();
@@ -238,9 +222,7 @@ fn nothing_is_concluded_from_data_that_went_back_but_that_silence_begins_anew() 
         (at(0), at(62).shifted(S / 2))
     );
     // A lease that was never seen renewed still needs the longest silence.
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, 0, &[lease(-5)]);
-    observe(&mut renewals, 10, &[lease(-9)]);
+    let renewals = observed(&[(0, -5), (10, -9)]);
     let proven = age_of(&renewals, "n").unwrap().silence_proven_at;
     assert_eq!(proven, at(42).shifted(S / 2));
 }
@@ -248,10 +230,7 @@ fn nothing_is_concluded_from_data_that_went_back_but_that_silence_begins_anew() 
 /// A server that was behind shows renewals long after they were made. They came late for a loss, and prove no health.
 #[test]
 fn a_renewal_that_is_seen_late_is_dated_twice() {
-    let mut renewals = Renewals::default();
-    observe(&mut renewals, 0, &[lease(-1)]);
-    observe(&mut renewals, 40, &[lease(-1)]);
-    observe(&mut renewals, 41, &[lease(9)]);
+    let renewals = observed(&[(0, -1), (40, -1), (41, 9)]);
     let age = age_of(&renewals, "n").unwrap();
     assert_eq!((age.old_from, age.doubtful_from), (at(70), at(39)));
 }
