@@ -2,7 +2,7 @@
 
 use lease_probe::domain::outcome::Outcome;
 
-use crate::shoot::{EXPIRY_AGE, LASTS, Millis, Observed, RENEW_INTERVAL, TestShoot, run};
+use crate::shoot::{EXPIRY_AGE, LASTS, Millis, RENEW_INTERVAL, TestShoot, run};
 
 fn steady(nodes: usize, until: Millis) -> Vec<Vec<Millis>> {
     let renew = |node: usize| {
