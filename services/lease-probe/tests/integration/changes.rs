@@ -11,7 +11,7 @@ use watchdog_test_support::in_process::rule;
 use watchdog_test_support::simulation::Cut;
 
 use crate::eventually;
-use crate::fixture::{Fixture, NODE_LEASES, fast, real, with_field, without_controllers};
+use crate::fixture::{Fixture, NODE_LEASES, config, fast, real, with_field, without_controllers};
 use crate::replica::{IDENTITY, Replica, evidence, micros};
 
 const CONFIG_VALID: &str = "watchdog_config_valid";
@@ -110,7 +110,8 @@ async fn a_kubeconfig_is_rotated_renamed_and_taken_away() {
 
     // Another name: followed from now on, and the old Secret matters no more.
     fixture.set_kubeconfig(&alpha, "other", &alpha.probe_kubeconfig());
-    fixture.configure(&[("kubeConfigSecretName", "other")]);
+    let renamed = config(&[]).replace(PROBE_SECRET, "other");
+    fixture.files.configure(&renamed).unwrap();
     let watched = || {
         let audit = fixture.seed().audit();
         audit

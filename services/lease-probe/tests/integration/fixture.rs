@@ -7,7 +7,7 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use watchdog_sandbox::ApiServer;
 use watchdog_sandbox::resource::keys;
-use watchdog_test_support::fixtures::PROBE_SECRET;
+use watchdog_test_support::fixtures;
 use watchdog_test_support::in_process::ServiceFiles;
 use watchdog_test_support::simulation::{
     Sandbox, SandboxConfig, SimTiming, SimulatedShoot, SimulatedShootSpec,
@@ -32,26 +32,14 @@ pub struct Fixture {
 /// The configuration with short times, and these fields instead or in addition.
 pub fn config(fields: &[(&str, &str)]) -> String {
     let mut all = BTreeMap::from([
-        ("kubeConfigSecretName", PROBE_SECRET),
         ("probeInterval", "1s"),
         ("initialDelay", "0s"),
         ("probeTimeout", "5s"),
         ("internalProbeFailureBackOffDuration", "1s"),
     ]);
     all.extend(fields.iter().copied());
-    let mut text: String = all
-        .iter()
-        .map(|(field, value)| format!("{field}: {value}\n"))
-        .collect();
-    text.push_str(
-        "dependentResourceInfos:
-- ref: {kind: Deployment, name: kube-controller-manager, apiVersion: apps/v1}
-  optional: false
-  scaleUp: {level: 0}
-  scaleDown: {level: 0}
-",
-    );
-    text
+    let lines = all.iter().map(|(field, value)| format!("{field}: {value}\n"));
+    fixtures::prober(&lines.collect::<String>(), "0s")
 }
 
 /// Ten times as fast as a real shoot: kubelets renew every second, and a lease is expired after three.
