@@ -252,4 +252,25 @@ pub(super) mod tests {
         let index = NodeIndex::new(&[node("n")], &machines, &ShootSettings::default());
         assert_eq!(index.exclusion("n"), None);
     }
+
+    #[test]
+    fn the_unhealthy_conditions_of_a_pool_replace_the_default_ones() {
+        let default = ShootSettings::default();
+        let own = ShootSettings {
+            unhealthy_conditions: [("pool".into(), vec!["Overheated".into()])].into(),
+            ..ShootSettings::default()
+        };
+        let excluded = |settings| {
+            ["DiskPressure", "Overheated"].map(|kind| {
+                let node = NodeItem {
+                    conditions: vec![condition(kind, "True", "")],
+                    ..node("n")
+                };
+                let index = NodeIndex::new(&[node], &[machine("n", MachinePhase::Other)], settings);
+                index.exclusion("n") == Some(Exclusion::UnhealthyCondition)
+            })
+        };
+        assert_eq!(excluded(&default), [true, false]);
+        assert_eq!(excluded(&own), [false, true]);
+    }
 }

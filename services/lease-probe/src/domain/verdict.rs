@@ -375,6 +375,35 @@ mod tests {
         assert_eq!(said(P, Some(0)), pending, "not a second from now");
     }
 
+    #[test]
+    fn the_sentence_says_what_few_eligible_leases_show() {
+        let few = |outcome, candidates| Assessment {
+            outcome,
+            leases: 11,
+            candidates,
+            ..nothing_found()
+        };
+        let excluded = Assessment {
+            temporarily_excluded: 3,
+            ..few(P, 1)
+        };
+        for (found, begin) in [
+            (few(H, 0), "None of 11 leases is eligible."),
+            (few(P, 0), "None of 11 leases shows that a node is connected, but"),
+            (
+                excluded,
+                "3 leases have not been renewed for 30s. Their nodes are excluded",
+            ),
+            (
+                few(Outcome::TooFewCandidates, 1),
+                "The only eligible lease has not been",
+            ),
+        ] {
+            let text = sentence(&found, None);
+            assert!(text.starts_with(begin), "{text}");
+        }
+    }
+
     /// node-problem-detector may leave a condition True after the repair, on every node of a pool.
     #[test]
     fn the_sentence_says_how_many_leases_are_left_out_and_why_if_it_rests_on_few() {

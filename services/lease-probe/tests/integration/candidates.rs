@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome, Verdict};
+use watchdog_proto::probe::v1::{Evidence, Exclusion, Outcome};
 use watchdog_sandbox::resource::keys;
 use watchdog_test_support::in_process::{delete, modify};
 use watchdog_test_support::simulation::{Cut, SimulatedShoot};
@@ -94,59 +94,5 @@ async fn only_eligible_leases_are_counted() {
     assert_eq!(
         (found.nodes, found.leases, found.candidates, found.expired),
         (Some(9), 11, 2, 2)
-    );
-
-    // The pool may name its own conditions: a full disk is none of them.
-    alpha
-        .update_cluster(|cluster| {
-            let pool = &mut cluster["spec"]["shoot"]["spec"]["provider"]["workers"][0];
-            pool["machineControllerManager"] = json!({ "nodeConditions": ["Overheated"] });
-        })
-        .unwrap();
-    let counted = |candidates| {
-        move |verdict: &Verdict| {
-            verdict
-                .evidence
-                .as_ref()
-                .is_some_and(|evidence| evidence.candidates == candidates)
-        }
-    };
-    let three = replica.until(&alpha, "judged by three leases", counted(3)).await;
-    assert_eq!(three.outcome(), Outcome::LeasesExpired);
-    condition(&alpha, &names[1], "Overheated", "True", "Summer");
-    replica.until(&alpha, "judged by two leases", counted(2)).await;
-
-    unmanage(&alpha, &names[7]);
-    let one = replica.until_outcome(&alpha, Outcome::TooFewCandidates).await;
-    assert_eq!((evidence(&one).candidates, evidence(&one).expired), (1, 1));
-    assert!(one.message.contains("The only eligible lease"), "{}", one.message);
-
-    // Conditions on silent nodes do not end a loss.
-    unmanage(&alpha, &names[8]);
-    let held = replica.until_outcome(&alpha, Outcome::Pending).await;
-    assert_eq!((evidence(&held).candidates, evidence(&held).expired), (0, 0));
-    assert!(
-        held.message.contains("excluded because of conditions"),
-        "{}",
-        held.message
-    );
-    unmanage(&alpha, &names[1]);
-    unmanage(&alpha, &names[2]);
-    let shows_none = "None of 11 leases shows that a node is connected";
-    replica.until_said(&alpha, Outcome::Pending, shows_none).await;
-
-    // Once nothing is left to protect.
-    for (index, name) in names.iter().enumerate() {
-        if index == 3 {
-            delete(alpha.api(), &keys::NODES, "", name).unwrap();
-        } else {
-            phase(&fixture, &alpha, name, "Terminating");
-        }
-    }
-    let none = replica.until_outcome(&alpha, Outcome::Healthy).await;
-    assert!(
-        none.message.contains("None of 11 leases is eligible"),
-        "{}",
-        none.message
     );
 }
