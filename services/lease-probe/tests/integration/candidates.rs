@@ -28,12 +28,6 @@ fn condition(shoot: &SimulatedShoot, name: &str, kind: &str, status: &str, reaso
     });
 }
 
-fn unmanage(shoot: &SimulatedShoot, name: &str) {
-    node(shoot, name, |node| {
-        node["metadata"]["annotations"]["node.machine.sapcloud.io/not-managed-by-mcm"] = "1".into();
-    });
-}
-
 fn phase(fixture: &Fixture, shoot: &SimulatedShoot, machine: &str, phase: &str) {
     let set = |machine: &mut Value| machine["status"]["currentStatus"]["phase"] = phase.into();
     modify(fixture.seed(), &keys::MACHINES, shoot.namespace(), machine, set).unwrap();
@@ -46,7 +40,9 @@ async fn only_eligible_leases_are_counted() {
     without_controllers(&alpha).await;
     // Every machine has the name of its node.
     let names: Vec<_> = alpha.nodes().into_iter().map(|node| node.name).collect();
-    unmanage(&alpha, &names[0]);
+    node(&alpha, &names[0], |node| {
+        node["metadata"]["annotations"]["node.machine.sapcloud.io/not-managed-by-mcm"] = "1".into();
+    });
     condition(
         &alpha,
         &names[1],
