@@ -1,7 +1,7 @@
 //! Judges the verdicts on a shoot by what kube-controller-manager does on the same history.
 
 use crate::absence::{Absent, Form, absence};
-use crate::kubelet::last_write;
+use crate::node_lifecycle_input::last_write;
 use crate::random::{MILLISECOND, Micros, SECOND};
 use crate::script::{ShootHistory, ShootScript};
 use crate::timeline::FOREVER;

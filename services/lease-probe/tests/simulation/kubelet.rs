@@ -276,11 +276,5 @@ impl<'a> LeaseLoop<'a> {
     }
 }
 
-/// The write that the lists of a server show at `at`: the last one by then.
-pub(crate) fn last_write(writes: &[LeaseWrite], at: Micros) -> Option<LeaseWrite> {
-    let by_then = writes.partition_point(|write| write.at <= at);
-    writes[..by_then].last().copied()
-}
-
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! Written after pkg/controller/nodelifecycle/node_lifecycle_controller.go of Kubernetes 1.36 (`tryUpdateNodeHealth`).
 //! A pure fold over what the controller sees.
 
-use crate::node_lifecycle_input::{KubeletHistory, LeaseWrite, TimeSpan};
+use crate::node_lifecycle_input::{KubeletHistory, TimeSpan, last_write};
 use crate::random::{MILLISECOND, Micros, Random, SECOND};
 
 /// `--node-monitor-period`.
@@ -174,7 +174,7 @@ impl<'a> NodeFold<'a> {
             let by_then = self.heartbeats.partition_point(|at| *at <= seen);
             self.heartbeats[..by_then].last().copied()
         };
-        let renew_time = seen_lease(&self.node.kubelet.writes, seen);
+        let renew_time = last_write(&self.node.kubelet.writes, seen).map(|write| write.renew_time);
         let known_lease = self.health.and_then(|health| health.lease);
         let anew = NodeHealth {
             probe_timestamp: now,
@@ -217,11 +217,6 @@ impl<'a> NodeFold<'a> {
         }
         self.health = Some(health);
     }
-}
-
-fn seen_lease(writes: &[LeaseWrite], seen: Micros) -> Option<Micros> {
-    let by_then = writes.partition_point(|write| write.at <= seen);
-    writes[..by_then].last().map(|write| write.renew_time)
 }
 
 /// Returns true if Ready is Unknown at `at`.

@@ -35,3 +35,9 @@ impl TimeSpan {
         self.from <= at && at < self.to
     }
 }
+
+/// The write that the lists of a server show at `at`: the last one by then.
+pub(crate) fn last_write(writes: &[LeaseWrite], at: Micros) -> Option<LeaseWrite> {
+    let by_then = writes.partition_point(|write| write.at <= at);
+    writes[..by_then].last().copied()
+}

@@ -2,11 +2,11 @@
 
 use crate::absence::{Absence, Absent};
 use crate::input_changes::InputChanges;
-use crate::kubelet::{KubeletModel, last_write};
+use crate::kubelet::KubeletModel;
 use crate::leadership::{terms, watch_gaps};
 use crate::network::NetworkPath;
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel, ReadyChange, is_unknown};
-use crate::node_lifecycle_input::TimeSpan;
+use crate::node_lifecycle_input::{TimeSpan, last_write};
 use crate::random::{Micros, SECOND};
 use crate::timeline::{Client, FOREVER, ServerTimeline, frozen_cuts};
 use crate::witnesses::SecondWitness;

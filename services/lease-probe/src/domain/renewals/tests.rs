@@ -16,7 +16,7 @@ fn observe(renewals: &mut Renewals, seconds: i64, leases: &[LeaseItem]) {
     renewals.observe(&list_at(at(seconds), leases), EXPIRY / 2);
 }
 
-/// What is known after lists at these seconds, of a lease that was renewed then.
+/// The knowledge after lists at these seconds, of a lease that was renewed then.
 fn observed(lists: &[(i64, i64)]) -> Renewals {
     let mut renewals = Renewals::default();
     for (seconds, renewed) in lists {

@@ -1,5 +1,5 @@
-//! What `tests/e2e/tests/kubernetes/scripted_nodes.rs` does not play for the real controller: nodes that report late,
-//! leave, or are judged by a controller that is started again or cut off.
+//! Nodes that report late or leave, and controllers that start again or are cut off. All others play for the real
+//! controller too: `tests/e2e/tests/kubernetes/scripted_nodes.rs`.
 
 use crate::node_lifecycle::{GracePeriods, NodeActivity, NodeLifecycleModel};
 use crate::node_lifecycle_input::{KubeletHistory, LeaseWrite, TimeSpan};
