@@ -385,7 +385,7 @@ mod tests {
         };
         let excluded = Assessment {
             temporarily_excluded: 3,
-            ..few(P, 1)
+            ..few(P, 0)
         };
         for (found, begin) in [
             (few(H, 0), "None of 11 leases is eligible."),
