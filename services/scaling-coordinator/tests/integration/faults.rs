@@ -178,6 +178,65 @@ async fn writes_that_are_slow_alone_are_delayed_and_not_prevented() {
 }
 
 #[tokio::test]
+async fn somebody_else_writes_in_between() {
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
+    // The write is under way, late; somebody scales to 4 meanwhile.
+    seed.api
+        .inject(on_patch(FaultAction::Delay { millis: 1000 }, KCM).times(1));
+    probe.say([SHOOT], Outcome::LeasesExpired);
+    eventually("the write is under way", || seed.api.faults().is_empty()).await;
+    seed.scale(SHOOT, KCM, 4);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    assert_eq!(
+        seed.annotation(SHOOT, KCM, RECORDED).as_deref(),
+        Some("4"),
+        "the newest wish is recorded"
+    );
+    assert!(
+        seed.attempts(SHOOT).contains(&format!("down {KCM} 1: 409")),
+        "{:?}",
+        seed.attempts(SHOOT)
+    );
+    coordinator.recover(&probe, SHOOT).await;
+    assert_eq!(seed.all(SHOOT), [4, 1, -1]);
+}
+
+/// As an operator of its own, or an admission webhook, may do.
+#[tokio::test]
+async fn somebody_else_scales_it_up_again_each_time() {
+    let (seed, probe, coordinator) = one_shoot(1, false).await;
+    // It never has the time to stop.
+    seed.freeze(SHOOT, MCM);
+    let begun = Instant::now();
+    probe.say([SHOOT], Outcome::LeasesExpired);
+    let writes = || {
+        let mut writes = seed.writes(SHOOT);
+        writes.retain(|write| write.contains(MCM));
+        writes
+    };
+    crate::eventually_async(
+        "more writes than it needs, of which it names the cause",
+        async || {
+            if seed.replicas(SHOOT, MCM) == 0 {
+                seed.scale(SHOOT, MCM, 1);
+            }
+            let shown = coordinator.get(SHOOT).await;
+            let message = shown.map(|shown| resource(&shown, MCM).message.clone());
+            message.is_some_and(|message| message.contains("managedFields names that client"))
+                && writes().len() > 4
+        },
+    )
+    .await;
+    // One that needs no pause after the two that a flow may need, and then one each second.
+    let (writes, seconds) = (writes(), begun.elapsed().as_secs_f64());
+    assert!(writes.len() as f64 <= 3.0 + seconds, "{seconds} s: {writes:?}");
+    seed.thaw(SHOOT, MCM);
+    coordinator.until_settled(SHOOT, Direction::Down).await;
+    coordinator.recover(&probe, SHOOT).await;
+    assert_eq!(seed.all(SHOOT), [1, 1, -1]);
+}
+
+#[tokio::test]
 async fn refusals_and_failures_are_tried_again() {
     let faults = [
         FaultAction::TooManyRequests { retry_after: 1 },
