@@ -357,7 +357,8 @@ def test_an_autoscaler_takes_over_the_replicas_of_lease_probe():
     assert {name for name, found in deployments.items() if "replicas" not in found["spec"]} == {name}
     pods, resource = scaler["spec"]["metrics"]
     assert [pods["type"], resource["type"]] == ["Pods", "Resource"]
-    assert pods["pods"]["metric"]["name"] == "watchdog_active_probes"
+    metric = pods["pods"]["metric"]["name"]
+    assert re.search(rf'Gauge::new\(\s*"{metric}"', _source("services/lease-probe/src/metrics.rs"))
     # A service that is off stays off.
     off = render({"leaseProbe": {"replicas": 0, "autoscaling": {"enabled": True}}})
     assert of_kind(off, "HorizontalPodAutoscaler") == {}
@@ -416,13 +417,6 @@ def test_the_request_rate_is_that_of_the_program_unless_it_is_set(key, service):
         deployments = of_kind(render({key: rate}), "Deployment")
         assert _arguments(deployments[name]).get("request-rate") == rendered
         assert "request-rate" not in _arguments(deployments["watchdog-lease-probe"])
-
-
-def test_the_autoscaler_goes_by_what_lease_probe_exposes():
-    objects = render({"leaseProbe": {"autoscaling": {"enabled": True}}})
-    (scaler,) = of_kind(objects, "HorizontalPodAutoscaler").values()
-    (name,) = [m["pods"]["metric"]["name"] for m in scaler["spec"]["metrics"] if m["type"] == "Pods"]
-    assert re.search(rf'Gauge::new\(\s*"{name}"', _source("services/lease-probe/src/metrics.rs"))
 
 
 def test_monitors_find_each_replica_once():
