@@ -172,39 +172,3 @@ impl Policy {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn asked(verb: &str, resource: &str, namespace: &str) -> Attributes {
-        Attributes {
-            user: "u".into(),
-            verb: verb.into(),
-            group: "apps".into(),
-            resource: resource.into(),
-            namespace: namespace.into(),
-            ..Attributes::default()
-        }
-    }
-
-    #[test]
-    fn deny_and_grant() {
-        let policy = Policy::default();
-        assert!(policy.allows(&asked("list", "deployments", "")));
-        let list = Rule {
-            verbs: vec!["list".into()],
-            ..Rule::default()
-        };
-        policy.change(|rules| rules.denied.push(list));
-        assert!(!policy.allows(&asked("list", "deployments", "")));
-        policy.change(|rules| *rules = Rules::default());
-        let scale = Rule {
-            resources: vec!["deployments/scale".into()],
-            ..Rule::default()
-        };
-        policy.change(|rules| _ = rules.granted.insert("u".into(), vec![scale]));
-        assert!(policy.allows(&asked("patch", "deployments/scale", "n")));
-        assert!(!policy.allows(&asked("patch", "deployments", "n")));
-    }
-}

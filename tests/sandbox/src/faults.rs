@@ -68,9 +68,6 @@ pub struct Fault {
     when: Matcher,
     /// The effect on them.
     action: FaultAction,
-    /// How many requests pass before the first one is hit.
-    #[serde(default)]
-    skip: u32,
     /// How many requests are hit before the fault ends; absent: until cleared.
     #[serde(default)]
     pub times: Option<u32>,
@@ -82,7 +79,6 @@ impl Fault {
         Self {
             when: Matcher::default(),
             action,
-            skip: 0,
             times: None,
         }
     }
@@ -112,13 +108,6 @@ impl Fault {
     #[must_use]
     pub fn user(mut self, user: &str) -> Self {
         self.when.user = Some(user.to_owned());
-        self
-    }
-
-    /// Only after this number of requests.
-    #[must_use]
-    pub fn skip(mut self, requests: u32) -> Self {
-        self.skip = requests;
         self
     }
 
@@ -185,10 +174,6 @@ impl Faults {
             if decided.is_some() || !fault.when.matches(verb, path, query, user) {
                 continue;
             }
-            if fault.skip > 0 {
-                fault.skip -= 1;
-                continue;
-            }
             if let Some(times) = &mut fault.times {
                 *times -= 1;
             }
@@ -199,29 +184,5 @@ impl Faults {
         }
         active.faults.retain(|(_, fault)| fault.times != Some(0));
         (delay, decided)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counted_and_matched() {
-        let faults = Faults::default();
-        faults.inject(
-            Fault::always(FaultAction::InternalError)
-                .verb("list")
-                .path("/api/v1")
-                .times(1),
-        );
-        let delay = faults.inject(Fault::always(FaultAction::Delay { millis: 5 }));
-        let judge = |verb| faults.judge(verb, "/api/v1/pods", "", "u");
-        let five = Duration::from_millis(5);
-        assert_eq!(judge("get"), (five, None));
-        assert_eq!(judge("list").1, Some(FaultAction::InternalError));
-        assert_eq!(judge("list"), (five, None));
-        assert!(faults.clear(delay));
-        assert_eq!(faults.list(), []);
     }
 }

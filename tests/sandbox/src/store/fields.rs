@@ -101,26 +101,3 @@ fn disown(fields: &mut Value, path: &[String]) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_writer_owns_a_field() {
-        let mut first = json!({ "spec": { "a": 1, "b": 1, "c": 1 } });
-        track(None, &mut first, "one", "v1");
-        let mut second = first.clone();
-        second["spec"] = json!({ "a": 2, "b": 1 });
-        track(Some(&first), &mut second, "two", "v1");
-        let owners = second["metadata"]["managedFields"].as_array().unwrap();
-        let owns = |owner: &Value| (owner["manager"].clone(), owner["fieldsV1"]["f:spec"].clone());
-        assert_eq!(
-            owners.iter().map(owns).collect::<Vec<_>>(),
-            [
-                (json!("one"), json!({ "f:b": {} })),
-                (json!("two"), json!({ "f:a": {} })),
-            ]
-        );
-    }
-}
