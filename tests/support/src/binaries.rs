@@ -45,14 +45,3 @@ fn profile_folder(program: &Path) -> Option<&Path> {
         Some(folder)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_program_names_the_command_that_builds_it() {
-        let error = path("no-such-program").unwrap_err().to_string();
-        assert!(error.contains("cargo build --workspace --bins"), "{error}");
-    }
-}

@@ -249,6 +249,3 @@ async fn relay(client: impl AsyncRead + AsyncWrite, server: impl AsyncRead + Asy
         _ = copy(&mut from_server, &mut to_client) => {}
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -107,34 +107,4 @@ mod tests {
         writeln!(file, "ee").unwrap();
         assert_eq!(next(&mut reader).as_deref(), Some("three"));
     }
-
-    #[test]
-    fn fields_come_from_json_lines_only() {
-        let line = LogRecord {
-            text: r#"{"message":"listening","addr":"127.0.0.1:1","port":1}"#,
-        };
-        assert!(line.is_message("listening"));
-        assert_eq!(line.field("addr").as_deref(), Some("127.0.0.1:1"));
-        assert_eq!(line.field("port").as_deref(), Some("1"));
-        assert_eq!(line.field("other"), None);
-        assert_eq!(
-            LogRecord {
-                text: "listening on 127.0.0.1:1"
-            }
-            .field("addr"),
-            None
-        );
-    }
-
-    #[test]
-    fn a_tail_is_short_and_never_fails() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
-        assert!(tail(&path).contains("no log"));
-        let text: String = (0..100).map(|i| format!("line {i}\n")).collect();
-        std::fs::write(&path, text).unwrap();
-        let tail = tail(&path);
-        assert_eq!(tail.lines().count(), TAIL_LINES);
-        assert!(tail.ends_with("line 99"));
-    }
 }

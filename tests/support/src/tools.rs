@@ -37,14 +37,3 @@ pub fn cache_folder() -> anyhow::Result<PathBuf> {
     };
     Ok(base.join("dependency-watchdog"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_tool_names_the_command_that_brings_it() {
-        let error = path("no-such-tool").unwrap_err().to_string();
-        assert!(error.contains("tests/tools/setup"), "{error}");
-    }
-}

@@ -45,18 +45,6 @@ async fn a_process_that_ends_early_is_reported_at_once_with_its_log() {
 }
 
 #[tokio::test]
-async fn signals_arrive() {
-    let (_scratch, process) = shell("trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done");
-    process.wait_for_text("ready", BOUND).await.unwrap();
-    process.sigstop().unwrap();
-    process.sigterm().unwrap();
-    let frozen = process.wait_exit(Duration::from_millis(200)).await;
-    assert!(frozen.unwrap_err().to_string().contains("still runs"));
-    process.sigcont().unwrap();
-    assert_eq!(process.wait_exit(BOUND).await.unwrap().code(), Some(7));
-}
-
-#[tokio::test]
 async fn one_that_ignores_sigterm_is_killed_and_that_is_an_error() {
     let (_scratch, process) = shell("trap '' TERM; echo ready; while :; do sleep 0.05; done");
     process.wait_for_text("ready", BOUND).await.unwrap();
