@@ -1,6 +1,5 @@
 //! Certificates, made when a test or the demo starts.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -10,6 +9,7 @@ use rcgen::{
 };
 use rustls::ServerConfig;
 use rustls::pki_types::PrivatePkcs8KeyDer;
+pub use watchdog_client::tls::PemFiles;
 
 use crate::scratch::Scratch;
 
@@ -21,17 +21,6 @@ pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     name: String,
     scratch: Arc<Scratch>,
-}
-
-/// Paths of one party's PEM files.
-#[derive(Debug, Clone)]
-pub struct TlsFiles {
-    /// Certificate.
-    pub cert: PathBuf,
-    /// Private key.
-    pub key: PathBuf,
-    /// The authority that signed it, and that it trusts.
-    pub ca: PathBuf,
 }
 
 fn authority(name: &str) -> anyhow::Result<CertifiedIssuer<'static, KeyPair>> {
@@ -74,19 +63,19 @@ impl Authority {
     }
 
     /// Issues a certificate for both sides of a connection.
-    pub fn issue(&self, common_name: &str, dns_names: &[&str]) -> anyhow::Result<TlsFiles> {
+    pub fn issue(&self, common_name: &str, dns_names: &[&str]) -> anyhow::Result<PemFiles> {
         self.issue_until(common_name, dns_names, LAST_YEAR)
     }
 
     /// The same for one that ran out long ago.
-    pub fn issue_expired(&self, common_name: &str, dns_names: &[&str]) -> anyhow::Result<TlsFiles> {
+    pub fn issue_expired(&self, common_name: &str, dns_names: &[&str]) -> anyhow::Result<PemFiles> {
         self.issue_until(common_name, dns_names, 2020)
     }
 
-    fn issue_until(&self, common_name: &str, dns_names: &[&str], last_year: i32) -> anyhow::Result<TlsFiles> {
+    fn issue_until(&self, common_name: &str, dns_names: &[&str], last_year: i32) -> anyhow::Result<PemFiles> {
         let (certificate, key) = sign(&self.issuer, common_name, dns_names, last_year)?;
         let file = |ending: &str| format!("{}-{common_name}.{ending}", self.name);
-        Ok(TlsFiles {
+        Ok(PemFiles {
             cert: self.scratch.write(&file("crt"), certificate.pem())?,
             key: self.scratch.write(&file("key"), key.serialize_pem())?,
             ca: self.scratch.join(format!("{}-ca.crt", self.name)),

@@ -11,7 +11,7 @@ use watchdog_proto::probe::v1::lease_probe_service_client::LeaseProbeServiceClie
 use watchdog_proto::probe::v1::{GetVerdictRequest, Outcome, Verdict};
 
 use crate::binaries;
-use crate::certs::{Authority, TlsFiles};
+use crate::certs::Authority;
 use crate::http_exchange;
 use crate::ports::free_port;
 use crate::process::{ChildProcess, Command};
@@ -67,7 +67,7 @@ pub struct Setup {
     scratch: Arc<Scratch>,
     authority: Arc<Authority>,
     client: ClientTls,
-    client_files: TlsFiles,
+    client_files: PemFiles,
     prober: PathBuf,
     weeder: PathBuf,
 }
@@ -131,17 +131,8 @@ pub fn drop_in_command(
         .args(["--grpc-addr=127.0.0.1:0", "--allow-local-addresses"]))
 }
 
-fn client_tls(files: &TlsFiles) -> anyhow::Result<ClientTls> {
-    let files = PemFiles {
-        cert: files.cert.clone(),
-        key: files.key.clone(),
-        ca: files.ca.clone(),
-    };
-    Ok(ClientTls::from_files(&files)?)
-}
-
 /// The options by which a server authenticates, and its callers.
-pub fn tls_options(files: &TlsFiles) -> impl Iterator<Item = PathBuf> {
+pub fn tls_options(files: &PemFiles) -> impl Iterator<Item = PathBuf> {
     let options = [
         ("--tls-cert", &files.cert),
         ("--tls-key", &files.key),
@@ -170,7 +161,7 @@ impl Setup {
         let authority = Arc::new(Authority::new(scratch, "watchdog")?);
         let client_files = authority.issue("client", &[CLIENT_NAME])?;
         Ok(Self {
-            client: client_tls(&client_files)?,
+            client: ClientTls::from_files(&client_files)?,
             client_files,
             authority,
             prober: scratch.write("prober.yaml", prober)?,
@@ -183,14 +174,14 @@ impl Setup {
     pub fn calling_as_own_service(&self) -> anyhow::Result<Self> {
         let client_files = self.authority.issue("own-service", &SERVER_NAMES)?;
         Ok(Self {
-            client: client_tls(&client_files)?,
+            client: ClientTls::from_files(&client_files)?,
             client_files,
             ..self.clone()
         })
     }
 
     /// The certificate of a caller, for grpcurl and the like.
-    pub fn client_files(&self) -> &TlsFiles {
+    pub fn client_files(&self) -> &PemFiles {
         &self.client_files
     }
 

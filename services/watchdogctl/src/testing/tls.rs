@@ -6,13 +6,13 @@ use std::sync::Arc;
 use rustls::ServerConfig;
 use watchdog_client::tls::PemFiles;
 use watchdog_runtime::tls::Tls;
-use watchdog_test_support::certs::{Authority, TlsFiles};
+use watchdog_test_support::certs::Authority;
 use watchdog_test_support::scratch::Scratch;
 
 /// An authority, and the certificate of a caller.
 pub(crate) struct TestAuthority {
     authority: Authority,
-    own: TlsFiles,
+    own: PemFiles,
 }
 
 impl TestAuthority {
@@ -40,7 +40,7 @@ impl TestAuthority {
 
     /// A server with these names that asks for certificates of the authority.
     pub(crate) fn server(&self, names: &[&str]) -> Arc<ServerConfig> {
-        let TlsFiles { cert, key, ca } = self.authority.issue("server", names).unwrap();
-        Tls::load(&PemFiles { ca, cert, key }).unwrap().server().unwrap()
+        let files = self.authority.issue("server", names).unwrap();
+        Tls::load(&files).unwrap().server().unwrap()
     }
 }

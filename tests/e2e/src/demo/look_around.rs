@@ -1,7 +1,7 @@
 //! The commands that the demo prints for those who go on by hand.
 
 use watchdog_test_support::binaries;
-use watchdog_test_support::certs::TlsFiles;
+use watchdog_test_support::certs::PemFiles;
 use watchdog_test_support::watchdog::{SERVER_NAME, Service};
 
 /// Commands to look around with.
@@ -9,7 +9,7 @@ pub(super) fn look_around(
     lease_probe: &Service,
     coordinator: &Service,
     weeder: &Service,
-    files: &TlsFiles,
+    files: &PemFiles,
     page: &str,
     sandbox: &str,
 ) -> anyhow::Result<String> {
@@ -34,7 +34,7 @@ fn watchdogctl(
     lease_probe: &Service,
     coordinator: &Service,
     weeder: &Service,
-    files: &TlsFiles,
+    files: &PemFiles,
 ) -> anyhow::Result<String> {
     let mut text = String::new();
     for (name, service) in [
@@ -64,7 +64,7 @@ fn watchdogctl(
     Ok(text)
 }
 
-fn grpcurl(lease_probe: &Service, coordinator: &Service, weeder: &Service, files: &TlsFiles) -> String {
+fn grpcurl(lease_probe: &Service, coordinator: &Service, weeder: &Service, files: &PemFiles) -> String {
     let call = |service: &Service, data: &str, method: &str| {
         format!(
             "grpcurl -cacert {} -cert {} -key {} -servername {SERVER_NAME} -d '{data}' {} gardener.watchdog.{method}\n",

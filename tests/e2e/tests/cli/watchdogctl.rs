@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::io::AsyncReadExt as _;
 use watchdog_test_support::binaries;
-use watchdog_test_support::certs::TlsFiles;
+use watchdog_test_support::certs::PemFiles;
 use watchdog_test_support::log::LogRecord;
 use watchdog_test_support::real::{COUNTS, RealFixture};
 use watchdog_test_support::scratch::Scratch;
@@ -25,7 +25,7 @@ pub(crate) struct Watchdogctl {
 }
 
 impl Watchdogctl {
-    pub(crate) fn new(services: &[(&str, &Service)], files: &TlsFiles) -> Self {
+    pub(crate) fn new(services: &[(&str, &Service)], files: &PemFiles) -> Self {
         let addresses = services
             .iter()
             .flat_map(|(option, service)| [(*option).to_owned(), service.grpc.clone()]);
@@ -78,7 +78,7 @@ impl Watchdogctl {
     }
 }
 
-fn tls(files: &TlsFiles) -> Vec<String> {
+fn tls(files: &PemFiles) -> Vec<String> {
     let paths = [
         ("--tls-ca", &files.ca),
         ("--tls-cert", &files.cert),

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use watchdog_runtime::grpc_client::Dialer;
 use watchdog_runtime::tls::{PemFiles, Tls};
-use watchdog_test_support::certs::{Authority, TlsFiles};
+use watchdog_test_support::certs::Authority;
 use watchdog_test_support::real::RealFixture;
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{SERVER_NAME, Service, tls_options};
@@ -27,13 +27,9 @@ const PEER_NAME: &str = "watchdog-lease-probe.access.svc";
 /// A replica for each refusal: the first one of its kind is logged at once, the others are summed up in a minute.
 pub(crate) const USERS: [&str; 4] = ["callers", "callers-foreign", "callers-bare", "callers-plain"];
 
-fn tls(files: &TlsFiles, ca: &TlsFiles) -> Tls {
-    let paths = PemFiles {
-        cert: files.cert.clone(),
-        key: files.key.clone(),
-        ca: ca.ca.clone(),
-    };
-    Tls::load(&paths).unwrap()
+fn tls(files: &PemFiles, ca: &PemFiles) -> Tls {
+    let ca = ca.ca.clone();
+    Tls::load(&PemFiles { ca, ..files.clone() }).unwrap()
 }
 
 fn channel(address: &str, tls: Option<Tls>) -> Channel {
@@ -55,7 +51,7 @@ fn causes(status: &Status) -> String {
     text
 }
 
-async fn lease_probe(fixture: &RealFixture, name: &str, files: &TlsFiles, arguments: &[&str]) -> Service {
+async fn lease_probe(fixture: &RealFixture, name: &str, files: &PemFiles, arguments: &[&str]) -> Service {
     let command = crate::lease_probe(fixture, "access", name).await;
     let command = command.args(tls_options(files)).args(arguments.iter().copied());
     let service = fixture.setup.custom(command).await.unwrap();
@@ -171,7 +167,7 @@ pub(crate) async fn callers_who_are_not_known_are_refused_and_both_sides_are_tol
 }
 
 /// Speaks TLS without a certificate.
-async fn connect_tls(tcp: TcpStream, ca: &TlsFiles) -> std::io::Result<TlsStream<TcpStream>> {
+async fn connect_tls(tcp: TcpStream, ca: &PemFiles) -> std::io::Result<TlsStream<TcpStream>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&ca.ca).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

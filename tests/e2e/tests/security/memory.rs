@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use watchdog_runtime::grpc_server::MAX_REQUEST_BYTES;
-use watchdog_runtime::tls::{PemFiles, Tls};
+use watchdog_runtime::tls::Tls;
 use watchdog_sandbox::hostile::frame;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::http_exchange::exchange;
@@ -160,13 +160,7 @@ pub(crate) async fn one_caller_takes_less_than_64_mib(fixture: &RealFixture, ser
     })
     .await
     .unwrap();
-    let files = fixture.setup.client_files();
-    let caller = Tls::load(&PemFiles {
-        cert: files.cert.clone(),
-        key: files.key.clone(),
-        ca: files.ca.clone(),
-    })
-    .unwrap();
+    let caller = Tls::load(fixture.setup.client_files()).unwrap();
     let (before, _) = memory(service);
 
     let attack = join_all((0..CONNECTIONS).map(|_| send_incomplete_requests(service, &caller)));
