@@ -98,22 +98,6 @@ mod tests {
     use crate::render::testing;
 
     #[test]
-    fn the_names_and_values_are_those_of_grpcurl() {
-        let list = ApiMessage(ListVerdictsResponse {
-            verdicts: vec![testing::verdict("shoot--a--b", Outcome::LeasesExpired)],
-            total_size: 1,
-            ..Default::default()
-        });
-        let list = serde_json::to_value(&list).unwrap();
-        let verdict = &list["verdicts"][0];
-        assert_eq!(verdict["outcome"], "OUTCOME_LEASES_EXPIRED");
-        assert_eq!(verdict["validFor"], "12s");
-        assert_eq!(verdict["observeTime"], "2026-11-23T00:39:59Z");
-        assert_eq!(verdict["evidence"]["expiredFraction"], 1.0);
-        assert_eq!(list["totalSize"], 1);
-    }
-
-    #[test]
     fn an_impossible_time_hides_nothing_else() {
         let verdict = |shoot, seconds, nanos| Verdict {
             outcome_change_time: Some(Timestamp { seconds, nanos }),

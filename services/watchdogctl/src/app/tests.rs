@@ -14,10 +14,11 @@ use watchdog_proto::scaling::v1::{
 };
 use watchdog_proto::weeder::v1::{EndpointReadiness, Readiness, ServiceKey, Weeder};
 
-use crate::args;
 use crate::render::testing as states;
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
-use crate::testing::{Recording, assert_parts, closed_address, fails, json, options, run, shown, until};
+use crate::testing::{
+    Recording, assert_parts, closed_address, fails, json, options, run, running, shown, until,
+};
 
 const CUT_OFF: &str = "shoot--a--cut-off";
 const RETURNING: &str = "shoot--a--returning";
@@ -322,17 +323,13 @@ async fn status_keeps_the_last_answer_while_a_program_is_away() {
     let (services, _server, options) = start(incident()).await;
     for size in [None, Some((200, 40))] {
         services.change(|answers| answers.refusal = None);
-        let cli = args::parse(format!("x {options} status --watch").split(' ').map(Into::into)).unwrap();
         let (output, mut recording) = Recording::new(size);
         let until_lost = async {
             recording.until("LEASES_EXPIRED").await;
             services.change(|answers| answers.refusal = Some(Status::unavailable("draining")));
             recording.until("NO ANSWER from lease-probe: ").await
         };
-        let text = tokio::select! {
-            ended = super::dispatch(cli, &output) => panic!("{ended:?}"),
-            text = until_lost => text,
-        };
+        let text = running(&format!("{options} status --watch"), &output, until_lost).await;
         let (before, after) = text.split_once("NO ANSWER from lease-probe: ").unwrap();
         assert_parts(before, &["4 shoots: "]);
         assert_parts(after, &["draining"]);
@@ -356,7 +353,6 @@ async fn status_keeps_the_last_answer_while_a_program_is_away() {
 #[tokio::test]
 async fn status_is_drawn_for_the_size_that_the_terminal_has_now() {
     let (_services, _server, options) = start(incident()).await;
-    let cli = args::parse(format!("x {options} status --watch").split(' ').map(Into::into)).unwrap();
     let size = Arc::new(Mutex::new(Some((200, 40))));
     let (output, mut recording) = Recording::resized(size.clone());
     let until_narrow = async {
@@ -364,10 +360,7 @@ async fn status_is_drawn_for_the_size_that_the_terminal_has_now() {
         *size.lock().unwrap() = Some((60, 6));
         (wide.len(), recording.until("…").await)
     };
-    let (wide, text) = tokio::select! {
-        ended = super::dispatch(cli, &output) => panic!("{ended:?}"),
-        shown = until_narrow => shown,
-    };
+    let (wide, text) = running(&format!("{options} status --watch"), &output, until_narrow).await;
     let narrow = text.get(wide..).unwrap();
     assert!(!narrow.contains("It has 1 ready replica."), "{narrow:?}");
     assert_eq!(narrow.matches("\r\n").count(), 5, "{narrow:?}");

@@ -174,6 +174,7 @@ mod tests {
     use watchdog_sandbox::resource::keys;
     use watchdog_sandbox::{ApiOptions, ApiServer};
     use watchdog_test_support::fixtures::{self, KCM, MCM};
+    use watchdog_test_support::real::deployment;
     use watchdog_test_support::sandboxed;
     use watchdog_test_support::workload_controller::{WorkloadController, WorkloadOptions};
 
@@ -237,18 +238,9 @@ mod tests {
         }
     }
 
-    fn deploy(api: &ApiServer, namespace: &str, name: &str, replicas: i64, annotations: Value) {
-        let deployment = json!({
-            "metadata": {"name": name, "annotations": annotations},
-            "spec": {
-                "replicas": replicas,
-                "selector": {"matchLabels": {"app": name}},
-                "template": {
-                    "metadata": {"labels": {"app": name}},
-                    "spec": {"containers": [{"name": name, "image": "simulated"}]},
-                },
-            },
-        });
+    fn deploy(api: &ApiServer, namespace: &str, name: &str, replicas: i32, annotations: Value) {
+        let mut deployment = deployment(name, replicas);
+        deployment["metadata"]["annotations"] = annotations;
         api.create(&keys::DEPLOYMENTS, namespace, deployment).unwrap();
     }
 

@@ -1,7 +1,6 @@
 //! How the programs are reached: with which certificates, and through a port-forward.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,26 +13,32 @@ use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::wait;
 
 use super::ProgramDialer;
-use super::seeds::SeedConnection;
 use crate::program::Program;
 use crate::render::testing::verdict;
-use crate::seed::FollowedSeed;
-use crate::testing::pod_api::{PodApi, SECRET, Secrets, crashing_pod, deployment, pod};
+use crate::testing::pod_api::{PodApi, SECRET, Secrets, Seed, crashing_pod, deployment, pod};
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
 use crate::testing::tls::TestAuthority;
-use crate::testing::{BOUND, Recording, assert_parts, closed_address, fails, json, run, shown, until};
+use crate::testing::{
+    BOUND, Recording, assert_parts, closed_address, fails, followed, json, parsed, run, running, shown, until,
+};
 
 const SHOOT: &str = "shoot--a--b";
 
 /// The name in a certificate of lease-probe, as the chart calls it.
 const LEASE_PROBE: &str = "watchdog-lease-probe.garden.svc";
 
-async fn serve(authority: &TestAuthority) -> StubServer {
-    let services = StubServices::new(Answers {
-        verdicts: vec![verdict(SHOOT, Outcome::Healthy)],
+/// The programs of a seed whose shoots are healthy.
+fn healthy(shoots: &[&str]) -> StubServices {
+    let verdicts = shoots.iter().map(|shoot| verdict(shoot, Outcome::Healthy));
+    StubServices::new(Answers {
+        verdicts: verdicts.collect(),
         ..Answers::default()
-    });
-    services.serve_tls(authority.server(&[LEASE_PROBE])).await
+    })
+}
+
+async fn serve(authority: &TestAuthority) -> StubServer {
+    let config = authority.server(&[LEASE_PROBE]);
+    healthy(&[SHOOT]).serve_tls(config).await
 }
 
 #[tokio::test]
@@ -77,11 +82,7 @@ async fn a_replica_that_refuses_hangs_or_closes_is_passed_over() {
 #[tokio::test]
 async fn calls_at_the_same_time_share_a_connection() {
     let shoots = ["shoot--a--a", "shoot--a--b", "shoot--a--c"];
-    let services = StubServices::new(Answers {
-        verdicts: shoots.map(|shoot| verdict(shoot, Outcome::Healthy)).to_vec(),
-        ..Answers::default()
-    });
-    let server = services.serve().await;
+    let server = healthy(&shoots).serve().await;
     let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = relay.local_addr().unwrap().port();
     let connections = Arc::new(AtomicUsize::new(0));
@@ -151,32 +152,6 @@ async fn a_certificate_that_does_not_fit_is_an_error_that_says_which_option() {
         ),
     ] {
         fails(&format!("{address} {tls} verdicts"), code, part).await;
-    }
-}
-
-/// A kubeconfig in a file, and the API server behind its context `seed`.
-struct Seed {
-    folder: TempDir,
-    _server: AbortOnDropHandle<()>,
-}
-
-impl Seed {
-    async fn start(api: PodApi) -> Self {
-        let (kubeconfig, server) = api.serve().await;
-        let folder = TempDir::new().unwrap();
-        std::fs::write(folder.path().join("seed.kubeconfig"), kubeconfig).unwrap();
-        Self {
-            folder,
-            _server: server,
-        }
-    }
-
-    fn kubeconfig(&self) -> PathBuf {
-        self.folder.path().join("seed.kubeconfig")
-    }
-
-    fn options(&self) -> String {
-        format!("--context seed --kubeconfig {}", self.kubeconfig().display())
     }
 }
 
@@ -326,11 +301,7 @@ async fn check_and_status_name_what_is_wrong_with_the_pods_of_one_release() {
 /// A kubelet may report any time, and jiff ends with the year 9999.
 #[tokio::test]
 async fn a_pod_that_cannot_be_read_hides_no_other() {
-    let services = StubServices::new(Answers {
-        verdicts: vec![verdict(SHOOT, Outcome::Healthy)],
-        ..Answers::default()
-    });
-    let server = services.serve().await;
+    let server = healthy(&[SHOOT]).serve().await;
     let mut api = PodApi::release(&[(Program::LeaseProbe, &server.address)]);
     let mut odd = pod("watchdog", Program::LeaseProbe, "lease-probe-1");
     odd["status"]["containerStatuses"][0]["state"] =
@@ -380,12 +351,7 @@ async fn a_certificate_that_comes_later_is_used_by_what_goes_on() {
         ..PodApi::release(&[(Program::LeaseProbe, &server.address)])
     })
     .await;
-    let words = format!("x {} ui", seed.options());
-    let connect = crate::args::parse(words.split(' ').map(Into::into))
-        .unwrap()
-        .connect;
-    let mut seeds = SeedConnection::each_to_follow(&connect).await.unwrap();
-    let followed = FollowedSeed::start(seeds.remove(0));
+    let followed = followed(&format!("{} ui", seed.options())).await.remove(0);
     let (output, mut recording) = Recording::new(None);
     let empty = "the Secret garden/my-certificate has no ca.crt";
     let line = format!("{} status --watch", seed.options());
@@ -406,20 +372,12 @@ async fn a_certificate_that_comes_later_is_used_by_what_goes_on() {
             .await
             .unwrap();
     };
-    let cli = crate::args::parse(format!("x {line}").split(' ').map(Into::into)).unwrap();
-    tokio::select! {
-        ended = crate::app::dispatch(cli, &output) => panic!("{ended:?}"),
-        () = filled => {}
-    }
+    running(&line, &output, filled).await;
 }
 
 #[tokio::test]
 async fn a_release_without_tls_or_in_another_namespace_is_found() {
-    let services = StubServices::new(Answers {
-        verdicts: vec![verdict(SHOOT, Outcome::Healthy)],
-        ..Answers::default()
-    });
-    let server = services.serve().await;
+    let server = healthy(&[SHOOT]).serve().await;
     let mut plaintext = deployment("garden", "other", Program::LeaseProbe, 1);
     plaintext["spec"]["template"]["spec"]["containers"][0]["args"] =
         serde_json::json!(["--insecure-plaintext"]);
@@ -538,11 +496,7 @@ async fn several_seeds_stand_side_by_side_and_none_hides_another() {
 
 #[tokio::test]
 async fn seeds_are_watched_together_and_one_that_is_away_comes_first() {
-    let services = StubServices::new(Answers {
-        verdicts: vec![verdict(SHOOT, Outcome::Healthy)],
-        ..Answers::default()
-    });
-    let server = services.serve().await;
+    let server = healthy(&[SHOOT]).serve().await;
     let programs = Program::ALL.map(|program| (program, server.address.as_str()));
     let seed = Seed::start(PodApi::release(&programs)).await;
     let line = format!(
@@ -663,9 +617,8 @@ async fn a_command_that_goes_on_gets_new_credentials() {
         token: Some(accepted.clone()),
         ..PodApi::release(&[(Program::LeaseProbe, "127.0.0.1:1")])
     };
-    let (kubeconfig, _server) = api.serve().await;
-    let folder = TempDir::new().unwrap();
-    let issued = folder.path().join("token");
+    let seed = Seed::start(api).await;
+    let issued = seed.folder.path().join("token");
     std::fs::write(&issued, "first").unwrap();
     let script = format!(
         "printf '{{\"status\": {{\"token\": \"%s\"}}}}' $(cat {})",
@@ -674,13 +627,10 @@ async fn a_command_that_goes_on_gets_new_credentials() {
     let user = serde_json::json!({"exec": {
         "apiVersion": "client.authentication.k8s.io/v1", "command": "/bin/sh", "args": ["-c", script],
     }});
-    let path = folder.path().join("kubeconfig");
-    std::fs::write(&path, kubeconfig.replace("user: {}", &format!("user: {user}"))).unwrap();
-    let line = format!(
-        "watchdogctl --context seed --kubeconfig {} --insecure-plaintext verdicts",
-        path.display()
-    );
-    let cli = crate::args::parse(line.split(' ').map(Into::into)).unwrap();
+    let kubeconfig = std::fs::read_to_string(seed.kubeconfig()).unwrap();
+    let kubeconfig = kubeconfig.replace("user: {}", &format!("user: {user}"));
+    std::fs::write(seed.kubeconfig(), kubeconfig).unwrap();
+    let cli = parsed(&format!("{} --insecure-plaintext verdicts", seed.options())).unwrap();
     let dialer = ProgramDialer::open(&cli.connect).await.unwrap();
     let pods = || async {
         dialer

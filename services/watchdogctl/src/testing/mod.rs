@@ -13,7 +13,10 @@ use std::time::Duration;
 use tokio::net::TcpSocket;
 use tokio::sync::watch;
 
+use crate::args::Cli;
+use crate::connect::seeds::SeedConnection;
 use crate::output::{Output, TerminalSize};
+use crate::seed::FollowedSeed;
 use crate::{app, args};
 
 /// Longer than any command that is answered takes.
@@ -78,10 +81,9 @@ pub(crate) fn options(address: &str) -> String {
     format!("--insecure-plaintext --lease-probe {address} --scaling-coordinator {address} --weeder {address}")
 }
 
-/// Runs a command in a pipe; its arguments are separated by spaces.
+/// Runs a command in a pipe.
 pub(crate) async fn run(line: &str) -> Ended {
-    let words = ["watchdogctl"].into_iter().chain(line.split(' '));
-    let cli = match args::parse(words.map(OsString::from)) {
+    let cli = match parsed(line) {
         Ok(cli) => cli,
         Err(error) => {
             return Ended {
@@ -117,14 +119,33 @@ pub(crate) async fn json(line: &str) -> serde_json::Value {
     serde_json::from_str(&ended.text).unwrap_or_else(|_| panic!("{line}: {}", ended.text))
 }
 
+/// The arguments of a command, which are separated by spaces.
+pub(crate) fn parsed(line: &str) -> Result<Cli, clap::Error> {
+    let words = ["watchdogctl"].into_iter().chain(line.split(' '));
+    args::parse(words.map(OsString::from))
+}
+
+/// The seeds that a command goes on about.
+pub(crate) async fn followed(line: &str) -> Vec<FollowedSeed> {
+    let connect = parsed(line).unwrap().connect;
+    let seeds = SeedConnection::each_to_follow(&connect)
+        .await
+        .unwrap()
+        .into_iter();
+    seeds.map(FollowedSeed::start).collect()
+}
+
+/// Runs a command that does not end until something has come about.
+pub(crate) async fn running<T>(line: &str, output: &Output, until: impl Future<Output = T>) -> T {
+    tokio::select! {
+        ended = app::dispatch(parsed(line).unwrap(), output) => panic!("{ended:?}"),
+        found = until => found,
+    }
+}
+
 /// Runs a command that does not end until it has written this.
 pub(crate) async fn until(line: &str, recording: &mut Recording, output: &Output, part: &str) -> String {
-    let words = ["watchdogctl"].into_iter().chain(line.split(' '));
-    let cli = args::parse(words.map(OsString::from)).unwrap();
-    tokio::select! {
-        ended = app::dispatch(cli, output) => panic!("{ended:?}"),
-        text = recording.until(part) => text,
-    }
+    running(line, output, recording.until(part)).await
 }
 
 /// An address where nothing listens as long as the socket is kept.

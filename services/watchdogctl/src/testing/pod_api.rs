@@ -3,11 +3,13 @@
 //! tests do not have.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use futures::{SinkExt as _, StreamExt as _};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
@@ -114,7 +116,7 @@ impl PodApi {
     }
 
     /// Serves it; returns a kubeconfig.
-    pub(crate) async fn serve(self) -> (String, AbortOnDropHandle<()>) {
+    async fn serve(self) -> (String, AbortOnDropHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let this = Arc::new(self);
@@ -257,6 +259,32 @@ impl PodApi {
             () = upstream => {}
             () = downstream => {}
         }
+    }
+}
+
+/// A kubeconfig in a file, and the API server behind its context `seed`.
+pub(crate) struct Seed {
+    pub(crate) folder: TempDir,
+    _server: AbortOnDropHandle<()>,
+}
+
+impl Seed {
+    pub(crate) async fn start(api: PodApi) -> Self {
+        let (kubeconfig, server) = api.serve().await;
+        let folder = TempDir::new().unwrap();
+        std::fs::write(folder.path().join("seed.kubeconfig"), kubeconfig).unwrap();
+        Self {
+            folder,
+            _server: server,
+        }
+    }
+
+    pub(crate) fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("seed.kubeconfig")
+    }
+
+    pub(crate) fn options(&self) -> String {
+        format!("--context seed --kubeconfig {}", self.kubeconfig().display())
     }
 }
 

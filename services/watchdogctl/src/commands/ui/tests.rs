@@ -2,7 +2,6 @@
 
 mod browser;
 
-use std::ffi::OsString;
 use std::net::SocketAddr;
 
 use serde_json::Value;
@@ -14,14 +13,13 @@ use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::wait;
 
 use super::*;
-use crate::args;
 use crate::program::Program;
 use crate::render::testing as states;
 use crate::seed::cell::CellState;
 use crate::seed::model::ClockReading;
-use crate::testing::pod_api::PodApi;
+use crate::testing::pod_api::{PodApi, Seed};
 use crate::testing::stub_services::{Answers, StubServer, StubServices};
-use crate::testing::{BOUND, Recording, fails, until};
+use crate::testing::{BOUND, Recording, fails, followed, until};
 
 const SHOOT: &str = "shoot--a--one";
 
@@ -69,11 +67,8 @@ async fn serve(answers: Answers) -> Served {
 async fn serve_beside(answers: Answers, others: Vec<FollowedSeed>) -> Served {
     let services = StubServices::new(answers);
     let programs = services.serve().await;
-    let address = &programs.address;
-    let options = crate::testing::options(address);
-    let line = format!("x {options} ui");
-    let connect = args::parse(line.split(' ').map(OsString::from)).unwrap().connect;
-    let mut seeds = follow(&connect).await;
+    let options = crate::testing::options(&programs.address);
+    let mut seeds = followed(&format!("{options} ui")).await;
     seeds.extend(others);
     let runtime = Runtime::new().unwrap();
     let bound = runtime.spawn(async move {
@@ -92,14 +87,7 @@ async fn serve_beside(answers: Answers, others: Vec<FollowedSeed>) -> Served {
 
 /// A seed that cannot be connected to.
 async fn away() -> Vec<FollowedSeed> {
-    let words = "x --kubeconfig /no/such/kubeconfig --contexts away ui".split(' ');
-    let connect = args::parse(words.map(OsString::from)).unwrap().connect;
-    follow(&connect).await
-}
-
-async fn follow(connect: &ConnectArgs) -> Vec<FollowedSeed> {
-    let seeds = SeedConnection::each_to_follow(connect).await.unwrap().into_iter();
-    seeds.map(FollowedSeed::start).collect()
+    followed("--kubeconfig /no/such/kubeconfig --contexts away ui").await
 }
 
 impl Served {
@@ -331,9 +319,7 @@ async fn a_replica_that_refuses_more_streams_or_ends_one_is_passed_over() {
     replicas.sort_by_key(|(_, server)| server.address.parse::<SocketAddr>().unwrap());
     let addresses = format!("{},{}", replicas[0].1.address, replicas[1].1.address);
     replicas[1].0.answers().verdicts[0].shoot = "shoot--a--other".to_owned();
-    let line = format!("x --insecure-plaintext --lease-probe {addresses} ui");
-    let connect = args::parse(line.split(' ').map(OsString::from)).unwrap().connect;
-    let followed = follow(&connect).await;
+    let followed = followed(&format!("--insecure-plaintext --lease-probe {addresses} ui")).await;
     let until = async |shoot: &str| {
         while !followed[0].state.model().shoots.contains_key(shoot) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
@@ -365,16 +351,8 @@ async fn no_shoot_is_healthy_beside_a_coordinator_that_is_scaled_to_zero() {
     let programs = services.serve().await;
     let mut api = PodApi::release(&[(Program::LeaseProbe, &programs.address)]);
     api.deployments[1]["spec"]["replicas"] = 0.into();
-    let (kubeconfig, _server) = api.serve().await;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("kubeconfig");
-    std::fs::write(&path, kubeconfig).unwrap();
-    let line = format!(
-        "x --insecure-plaintext --context seed --kubeconfig {} ui",
-        path.display()
-    );
-    let connect = args::parse(line.split(' ').map(OsString::from)).unwrap().connect;
-    let followed = follow(&connect).await;
+    let seed = Seed::start(api).await;
+    let followed = followed(&format!("--insecure-plaintext {} ui", seed.options())).await;
     let cells = || {
         let model = followed[0].state.model();
         let coordinator = model.programs.get(&Program::ScalingCoordinator);
