@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{ListParams, PostParams};
+use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
@@ -76,20 +76,6 @@ async fn leases_and_nodes_are_those_of_the_shoot_page_by_page() {
         (1, 2, 1)
     );
     assert!(report.bytes_sent > 7 * 8_000);
-}
-
-#[tokio::test]
-async fn what_a_prober_may_not_do_is_refused() {
-    let served = serve(1, 1);
-    let code = |error: kube::Error| match error {
-        kube::Error::Api(status) => status.code,
-        other => panic!("{other}"),
-    };
-    let nodes: Api<Node> = Api::all(served.client(0).await);
-    let refused = nodes.create(&PostParams::default(), &Node::default()).await;
-    assert_eq!(code(refused.unwrap_err()), 403);
-    assert_eq!(code(nodes.get("nobody").await.unwrap_err()), 404);
-    assert_eq!(served.fleet.report().other_requests, 2);
 }
 
 /// Longer than any answer of the fleet takes.

@@ -268,18 +268,3 @@ pub fn micros(duration: Duration) -> i64 {
 fn revision(micros: i64) -> u64 {
     (micros / 1_000).unsigned_abs() % 10_000_000_000
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn server_names_lead_to_their_shoots() {
-        let fleet = Fleet::new(300, 1);
-        let found = fleet.shoot_by_server_name(&Fleet::server_name(299)).unwrap();
-        assert_eq!(found.name, "shoot--bench--00299");
-        assert!(fleet.shoot_by_server_name("shoot-300.fleet.test").is_none());
-        assert!(fleet.shoot_by_server_name("localhost").is_none());
-        assert_eq!(Fleet::address(299), Ipv4Addr::new(127, 16, 1, 43));
-    }
-}

@@ -126,14 +126,6 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_filled() {
-        assert_eq!(
-            written(r#"{"t":"|renewed|","v":"|version|","z":"|zone|"}"#),
-            r#"{"t":"2023-11-14T22:13:20.000001Z","v":"123456789","z":"eu-west-1a"}"#
-        );
-    }
-
-    #[test]
     fn sizes_are_those_of_real_objects() {
         for (text, sizes) in [(lease(), 800..1_000), (node(), 8_000..12_000)] {
             let object = written(&text);
