@@ -1,4 +1,4 @@
-//! What the programs rely on and their own tests do not show: the first events of a watch, bookmarks, status and scale.
+//! The API server, where the tests of the programs do not show it: first events of a watch, bookmarks, status, scale.
 
 #![allow(
     clippy::unwrap_used,
