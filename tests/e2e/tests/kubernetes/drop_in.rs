@@ -10,12 +10,12 @@ use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::crash_loop::CrashingControlPlane;
 use watchdog_test_support::fixtures::{self, KCM, MCM};
-use watchdog_test_support::history::timeline::Fact;
+use watchdog_test_support::history::timeline::{Fact, Timeline};
 use watchdog_test_support::http_exchange;
 use watchdog_test_support::real::{
     ApiServerOptions, FixtureOptions, KubeApiserver, RealControlPlane, RealFixture, create_namespace,
@@ -272,29 +272,44 @@ async fn lead_as_go(seed: Client, mut release: tokio::sync::oneshot::Receiver<()
     }
 }
 
-/// Scales down as the Go program does: the count, then the scale, then the protection.
-async fn scale_down_as_go(fixture: &RealFixture, name: &str, replicas: i32) {
-    let deployments: Api<Deployment> = Api::namespaced(fixture.seed.client(), SHOOT);
-    let params = PatchParams::default();
+/// The name of the Go program in managedFields.
+pub(crate) const GO_PROGRAM: &str = "dependency-watchdog";
+
+/// Scales as the Go program does: down, the annotations by a patch, then the replicas through the scale sub-resource;
+/// up, the replicas, and then the annotations go.
+pub(crate) async fn scale_as_go(
+    seed: &Client,
+    timeline: &Timeline,
+    name: &str,
+    recorded: Option<i32>,
+    to: i32,
+) {
+    let deployments: Api<Deployment> = Api::namespaced(seed.clone(), SHOOT);
+    let params = PatchParams {
+        field_manager: Some(GO_PROGRAM.to_owned()),
+        ..PatchParams::default()
+    };
     let note = |meta: ObjectMeta| {
         let version = meta.resource_version.unwrap().parse().unwrap();
-        fixture.timeline.add(SHOOT, Fact::Operator(version));
+        timeline.add(SHOOT, Fact::Operator(version));
     };
-    let annotate = async |key: &str, value: String| {
-        let key = format!("dependency-watchdog.gardener.cloud/{key}");
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {key: value}}}));
+    let annotate = async |recorded: Value, protected: Value| {
+        let annotation = |name: &str| format!("dependency-watchdog.gardener.cloud/{name}");
+        let annotations = json!({
+            annotation("replicas"): recorded, annotation("meltdown-protection-active"): protected,
+        });
+        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
         note(deployments.patch(name, &params, &patch).await.unwrap().metadata);
     };
-    annotate("replicas", replicas.to_string()).await;
-    let zero = Patch::Merge(json!({"spec": {"replicas": 0}}));
-    note(
-        deployments
-            .patch_scale(name, &params, &zero)
-            .await
-            .unwrap()
-            .metadata,
-    );
-    annotate("meltdown-protection-active", String::new()).await;
+    if let Some(recorded) = recorded {
+        annotate(json!(recorded.to_string()), json!("")).await;
+    }
+    let scale = Patch::Merge(json!({"spec": {"replicas": to}}));
+    let scaled = deployments.patch_scale(name, &params, &scale).await;
+    note(scaled.unwrap().metadata);
+    if recorded.is_none() {
+        annotate(Value::Null, Value::Null).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -307,7 +322,7 @@ async fn the_switch_works_in_both_directions_in_the_middle_of_an_incident() {
     shoot.hand_over().await.unwrap();
     shoot.cut_off().await;
     // The Go program is in the middle of its flow when its Pod is replaced.
-    scale_down_as_go(&fixture, MCM, 2).await;
+    scale_as_go(&seed, &fixture.timeline, MCM, Some(2), 0).await;
     let ours = DropIn::start(&fixture.plane, &fixture.seed, "prober", USERS[0], &config).await;
     ours.wait_ready().await;
     wait::holds("the standby leaves the rest to the leader", GRACE / 5, || async {

@@ -2,19 +2,15 @@
 //! watchdog.
 
 use anyhow::Context;
-use kube::api::{Patch, PatchParams};
-use serde_json::{Value, json};
+use serde_json::json;
 use watchdog_proto::scaling::v1::{Direction, FlowState, Incident, Mode};
 use watchdog_test_support::fake_probe::Outcome;
 use watchdog_test_support::fixtures;
 use watchdog_test_support::wait::{self, BOUND};
-use watchdog_test_support::workload_controller::deployments;
 use watchdog_watch_stream::wire;
 
 use super::{COUNTS, Fixture, SHOOT};
-
-/// The name of the other watchdog in managedFields.
-const OTHER: &str = "dependency-watchdog";
+use crate::drop_in::{GO_PROGRAM, scale_as_go};
 
 async fn replicas(fixture: &Fixture) -> [i32; 3] {
     let mut found = [0; 3];
@@ -22,34 +18,6 @@ async fn replicas(fixture: &Fixture) -> [i32; 3] {
         *found = fixture.seed.replicas_of(name).await.unwrap();
     }
     found
-}
-
-/// Scales as the Go program does: the annotations by a patch, the replicas through the scale sub-resource.
-async fn other_scales(fixture: &Fixture, name: &str, recorded: Option<i32>, to: i32) -> anyhow::Result<()> {
-    let api = fixture.seed.api(&deployments());
-    let params = PatchParams {
-        field_manager: Some(OTHER.to_owned()),
-        ..PatchParams::default()
-    };
-    let annotation = |name: &str| format!("dependency-watchdog.gardener.cloud/{name}");
-    let annotate = async |recorded: Value, protected: Value| {
-        let annotations = json!({
-            annotation("replicas"): recorded, annotation("meltdown-protection-active"): protected,
-        });
-        let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
-        fixture.seed.note_write(&api.patch(name, &params, &patch).await?)
-    };
-    if let Some(recorded) = recorded {
-        annotate(json!(recorded.to_string()), json!("")).await?;
-    }
-    let scale = Patch::Merge(json!({"spec": {"replicas": to}}));
-    fixture
-        .seed
-        .note_write(&api.patch_scale(name, &params, &scale).await?)?;
-    if recorded.is_none() {
-        annotate(Value::Null, Value::Null).await?;
-    }
-    Ok(())
 }
 
 /// The record of the incident in mode observe, which has ended.
@@ -102,7 +70,7 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
     until_kept_back(&fixture).await;
     assert_eq!(replicas(&fixture).await, counts, "nothing is written");
     for (name, count) in COUNTS {
-        other_scales(&fixture, name, Some(count), 0).await.unwrap();
+        scale_as_go(&fixture.seed.client, &fixture.seed.timeline, name, Some(count), 0).await;
     }
     fixture.until_settled(Direction::Down).await.unwrap();
     fixture.seed.say(Outcome::Healthy);
@@ -113,14 +81,14 @@ async fn own_writes_are_told_from_those_of_another_watchdog() {
         "what the other one holds down is left to it"
     );
     for (name, count) in COUNTS {
-        other_scales(&fixture, name, None, count).await.unwrap();
+        scale_as_go(&fixture.seed.client, &fixture.seed.timeline, name, None, count).await;
     }
     let ended = incident(&fixture).await;
     assert_eq!(ended.first_to_scale_down, "scaling-coordinator", "{ended:?}");
     assert!(wire::micros(ended.scale_down_lead.as_ref()) > 0, "{ended:?}");
     assert_eq!(ended.scale_times.len(), 6, "{ended:?}");
     assert!(
-        ended.scale_times.iter().all(|times| times.other == OTHER),
+        ended.scale_times.iter().all(|times| times.other == GO_PROGRAM),
         "{ended:?}"
     );
     fixture.end(COUNTS).await.unwrap();
