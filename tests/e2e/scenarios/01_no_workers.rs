@@ -4,7 +4,7 @@
 
 use anyhow::ensure;
 use serde_json::json;
-use watchdog_proto::probe::v1::{Outcome, SkipReason};
+use watchdog_proto::probe::v1::SkipReason;
 
 use crate::backend::Plan;
 use crate::fixture::Fixture;
@@ -15,12 +15,7 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
         .change_shoot(json!({"spec": {"provider": {"workers": []}}}))
         .await?;
     shoot.hand_over().await?;
-    let verdict = shoot.wait_outcome(Outcome::Skipped).await?;
-    ensure!(
-        verdict.skip_reason() == SkipReason::NoWorkers,
-        "{}",
-        verdict.message
-    );
+    shoot.wait_skipped(SkipReason::NoWorkers).await?;
     shoot.stays_untouched(fixture.observation_window()).await?;
     ensure!(shoot.proxy()?.connections() == 0, "its API server was asked");
     Ok(())

@@ -3,9 +3,9 @@
 //! machine-controller-manager does not manage two of three nodes, and all three are cut off. Only one lease counts, and
 //! nothing is scaled.
 
-use watchdog_proto::probe::v1::{Exclusion, Outcome};
+use watchdog_proto::probe::v1::Exclusion;
 
-use super::excluded;
+use super::one_lease_is_too_few;
 use crate::backend::Plan;
 use crate::fixture::Fixture;
 
@@ -17,10 +17,5 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
             .await?;
     }
     shoot.cut_all().await;
-    let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
-    excluded(&verdict, Exclusion::NotManagedByMcm, 2)?;
-    shoot.stays_untouched(fixture.observation_window()).await?;
-    shoot.reconnect().await;
-    shoot.wait_outcome(Outcome::Healthy).await?;
-    Ok(())
+    one_lease_is_too_few(fixture, &shoot, Exclusion::NotManagedByMcm).await
 }

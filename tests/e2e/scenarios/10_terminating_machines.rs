@@ -3,9 +3,9 @@
 //! Two of three machines are Terminating, and all three nodes are cut off. Only one lease counts, and nothing is
 //! scaled.
 
-use watchdog_proto::probe::v1::{Exclusion, Outcome};
+use watchdog_proto::probe::v1::Exclusion;
 
-use super::excluded;
+use super::one_lease_is_too_few;
 use crate::backend::Plan;
 use crate::fixture::Fixture;
 
@@ -15,10 +15,5 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     for node in shoot.nodes().iter().take(2) {
         shoot.set_machine_phase(node, "Terminating").await?;
     }
-    let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
-    excluded(&verdict, Exclusion::MachineTerminating, 2)?;
-    shoot.stays_untouched(fixture.observation_window()).await?;
-    shoot.reconnect().await;
-    shoot.wait_outcome(Outcome::Healthy).await?;
-    Ok(())
+    one_lease_is_too_few(fixture, &shoot, Exclusion::MachineTerminating).await
 }

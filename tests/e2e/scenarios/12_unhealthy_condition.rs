@@ -4,9 +4,9 @@
 //! lease counts, and nothing is scaled.
 
 use serde_json::json;
-use watchdog_proto::probe::v1::{Exclusion, Outcome};
+use watchdog_proto::probe::v1::Exclusion;
 
-use super::{excluded, slow_controller};
+use super::{one_lease_is_too_few, slow_controller};
 use crate::backend::Plan;
 use crate::fixture::Fixture;
 
@@ -27,10 +27,5 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
             .set_condition(node, "MemoryPressure", "True", "KubeletHasInsufficientMemory")
             .await?;
     }
-    let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
-    excluded(&verdict, Exclusion::UnhealthyCondition, 2)?;
-    shoot.stays_untouched(fixture.observation_window()).await?;
-    shoot.reconnect().await;
-    shoot.wait_outcome(Outcome::Healthy).await?;
-    Ok(())
+    one_lease_is_too_few(fixture, &shoot, Exclusion::UnhealthyCondition).await
 }

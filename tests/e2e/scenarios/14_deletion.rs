@@ -3,9 +3,8 @@
 //! The deletion begins, and the nodes go. The shoot is not probed, and nothing is written. When the Cluster is gone,
 //! the API does not know the shoot.
 
-use anyhow::ensure;
 use serde_json::json;
-use watchdog_proto::probe::v1::{Outcome, SkipReason};
+use watchdog_proto::probe::v1::SkipReason;
 
 use crate::backend::Plan;
 use crate::fixture::Fixture;
@@ -18,12 +17,7 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
         .change_shoot(json!({"metadata": {"deletionTimestamp": now}}))
         .await?;
     shoot.cut_all().await;
-    let verdict = shoot.wait_outcome(Outcome::Skipped).await?;
-    ensure!(
-        verdict.skip_reason() == SkipReason::Deleting,
-        "{}",
-        verdict.message
-    );
+    shoot.wait_skipped(SkipReason::Deleting).await?;
     shoot.stays_untouched(fixture.observation_window()).await?;
     shoot.delete_cluster().await?;
     wait::until_true("it is forgotten", fixture.times().bound, || async {

@@ -3,9 +3,9 @@
 //! Two of three nodes are updated in place, which stops their kubelets, and the third is cut off. Only one lease
 //! counts, and nothing is scaled.
 
-use watchdog_proto::probe::v1::{Exclusion, Outcome};
+use watchdog_proto::probe::v1::Exclusion;
 
-use super::{excluded, slow_controller};
+use super::{one_lease_is_too_few, slow_controller};
 use crate::backend::Plan;
 use crate::fixture::Fixture;
 
@@ -18,10 +18,5 @@ pub(super) async fn play(fixture: &Fixture) -> anyhow::Result<()> {
     for (node, reason) in shoot.nodes().iter().zip(reasons) {
         shoot.set_condition(node, "InPlaceUpdate", "True", reason).await?;
     }
-    let verdict = shoot.wait_outcome(Outcome::TooFewCandidates).await?;
-    excluded(&verdict, Exclusion::InPlaceUpdate, 2)?;
-    shoot.stays_untouched(fixture.observation_window()).await?;
-    shoot.reconnect().await;
-    shoot.wait_outcome(Outcome::Healthy).await?;
-    Ok(())
+    one_lease_is_too_few(fixture, &shoot, Exclusion::InPlaceUpdate).await
 }

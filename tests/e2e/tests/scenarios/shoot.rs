@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
-use watchdog_proto::probe::v1::{Outcome, Verdict};
+use watchdog_proto::probe::v1::{Outcome, SkipReason, Verdict};
 
 use crate::THRESHOLD;
 use crate::backend::{HeldServers, Plan};
@@ -136,6 +136,13 @@ impl ShootUnderTest {
             verdict.outcome() == outcome
         })
         .await
+    }
+
+    /// Waits until it is not probed, and for this reason.
+    pub(crate) async fn wait_skipped(&self, reason: SkipReason) -> anyhow::Result<()> {
+        let verdict = self.wait_outcome(Outcome::Skipped).await?;
+        anyhow::ensure!(verdict.skip_reason() == reason, "{}", verdict.message);
+        Ok(())
     }
 
     /// Waits for a verdict of which `good` holds.
