@@ -9,7 +9,7 @@ use tonic::transport::Channel;
 use watchdog_proto::probe::v1::Outcome;
 use watchdog_test_support::fault_proxy::FaultProxy;
 use watchdog_test_support::log::LogReader;
-use watchdog_test_support::real::{FixtureOptions, REPLICAS, RealFixture, RealShoot};
+use watchdog_test_support::real::{FixtureOptions, RealFixture, RealShoot};
 use watchdog_test_support::wait::{self, BOUND};
 use watchdog_test_support::watchdog::{self, Service};
 
@@ -62,9 +62,7 @@ impl Fleet {
     pub(crate) async fn start(name: &str) -> anyhow::Result<Self> {
         let fixture = RealFixture::start(FixtureOptions::new(name, &SHOOTS)).await?;
         let to_seed = fixture.proxy_to_seed().await?;
-        let [lease_probe, coordinator, weeder] =
-            REPLICAS.map(|(kind, name)| fixture.start_behind(Some(&to_seed), kind, name));
-        let (lease_probe, coordinator, weeder) = tokio::try_join!(lease_probe, coordinator, weeder)?;
+        let [lease_probe, coordinator, weeder] = fixture.start_all_behind(Some(&to_seed)).await?;
         Ok(Self {
             fixture,
             to_seed,

@@ -1,5 +1,4 @@
-//! A list of Leases says the same in Protobuf, which lease-probe asks for, as in JSON: on a real API server and on the
-//! sandbox.
+//! A list of Leases says the same in Protobuf, which lease-probe asks for, as in JSON.
 
 use http::header::ACCEPT;
 use http_body_util::BodyExt;
@@ -13,7 +12,6 @@ use watchdog_api::list::ItemList;
 use watchdog_api::protobuf;
 use watchdog_test_support::real::{ApiServerOptions, RealControlPlane};
 use watchdog_test_support::sandboxed;
-use watchdog_test_support::simulation::{Sandbox, SandboxConfig};
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 const JSON: &str = "application/json";
@@ -36,17 +34,6 @@ async fn a_real_api_server_lists_the_same_in_both_encodings() {
         message.contains(r#"User "nobody" cannot list resource "leases""#),
         "{message}"
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_sandbox_lists_the_same_in_both_encodings() {
-    let sandbox = Sandbox::start(SandboxConfig::default()).await.unwrap();
-    lists_the_same(
-        &sandboxed::client(&sandbox.seed().kubeconfig("administrator"))
-            .await
-            .unwrap(),
-    )
-    .await;
 }
 
 async fn lists_the_same(client: &Client) {
