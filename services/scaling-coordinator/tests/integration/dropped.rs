@@ -3,10 +3,10 @@
 use watchdog_proto::scaling::v1::{Direction, FlowState, ShootScaling};
 use watchdog_sandbox::Rule;
 use watchdog_sandbox::resource::keys;
-use watchdog_test_support::fake_probe::Outcome;
+use watchdog_test_support::fake_probe::{FakeProbe, Outcome};
 
-use crate::coordinator::{one_shoot, resource};
-use crate::seed::{CONFIG, PROTECTED};
+use crate::coordinator::{Coordinator, one_shoot, resource};
+use crate::seed::{CONFIG, PROTECTED, Seed};
 use crate::{CA, KCM, SHOOT};
 
 /// The configuration without one of its resources.
@@ -99,4 +99,31 @@ async fn what_can_no_longer_be_restored_holds_up_nothing_but_the_levels_above_it
         "the second level waits for the first"
     );
     assert_eq!(coordinator.blockers(), [""; 0]);
+}
+
+/// A replica stays only as long as the configuration says, and a count that was recorded before it changed stays.
+#[tokio::test]
+async fn another_scale_down_count_loses_no_replicas() {
+    let to = |replicas: u8| {
+        let of_kcm = "scaleDown: {level: 1, timeout: 5s";
+        CONFIG.replace(of_kcm, &format!("{of_kcm}, replicas: {replicas}"))
+    };
+    for down_to in [0, 2] {
+        let (seed, probe) = (Seed::with_config(&to(1)).await, FakeProbe::start().await.unwrap());
+        seed.shoot(SHOOT, 3, false).await;
+        let coordinator = Coordinator::start(&seed, &[&probe]).await;
+        coordinator.lose(&probe, SHOOT).await;
+        assert_eq!(seed.all(SHOOT), [1, 0, -1]);
+        seed.configure(&to(down_to));
+        let target = i32::from(down_to.min(1));
+        coordinator
+            .until(SHOOT, "the change is known", |s| {
+                let kcm = resource(s, KCM);
+                kcm.spec_replicas == Some(target) && kcm.target_replicas == Some(target)
+            })
+            .await;
+        coordinator.recover(&probe, SHOOT).await;
+        assert_eq!(seed.all(SHOOT), [3, 1, -1], "{down_to}");
+        assert_eq!(seed.annotation(SHOOT, KCM, PROTECTED), None);
+    }
 }
