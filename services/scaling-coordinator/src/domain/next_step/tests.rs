@@ -319,6 +319,24 @@ fn a_contrary_direction_turns_at_the_next_write() {
 }
 
 #[test]
+fn losing_the_hints_costs_only_time() {
+    let mut bench = Bench::new(held(2), held(1), held(1));
+    bench.done(UP, "scale kcm 2", starting(2));
+    bench.hints = FlowHints::default();
+    assert_eq!(bench.steps(UP), "Waiting Pending Pending");
+    bench.see("kcm", recorded(2));
+    bench.done(UP, "clean kcm", seen(2, 1));
+    bench.next(UP);
+    bench.now += 20 * S;
+    bench.hints = FlowHints::default();
+    assert_eq!(
+        bench.next(UP).wake,
+        Some(bench.now + 30 * S),
+        "the delay begins anew"
+    );
+}
+
+#[test]
 fn a_released_shoot_is_cleaned_up_without_delay_and_then_held() {
     let release = Some(Direction::Release);
     let mut bench = Bench::new(held(2), held(1), Observed::Absent);
