@@ -1,4 +1,5 @@
-//! Every way in which a probe can fail: its outcome, its message, its metric; and that it is mended without a restart.
+//! Every way in which a probe can fail: its outcome, its message, its metric; that these show no secret; and that it is
+//! mended without a restart.
 
 use serde_json::{Value, json};
 use watchdog_proto::probe::v1::Outcome;
@@ -14,8 +15,11 @@ use crate::replica::Replica;
 /// The user of the kubeconfigs of the shoots.
 const PROBE_USER: &str = "system:serviceaccount:kube-system:dependency-watchdog-probe";
 
+/// In a kubeconfig that is refused.
+const COMMAND: &str = "hunter2-hunter2";
+
 /// The ways to fail: the shoot, and how its failure shows as a reason and in the message.
-const ROWS: [[&str; 3]; 15] = [
+const ROWS: [[&str; 3]; 16] = [
     ["refused", "connect", "cannot be reached"],
     ["foreign", "tls", "TLS handshake"],
     ["silent", "timeout", "did not answer within 2s"],
@@ -39,6 +43,11 @@ const ROWS: [[&str; 3]; 15] = [
     ["no-name", "name_lookup", "cannot be resolved"],
     ["no-server", "kubeconfig", "The kubeconfig cannot be used"],
     ["no-authority", "kubeconfig", "certificate-authority-data"],
+    [
+        "program",
+        "kubeconfig",
+        "users[0].user.exec: is not supported: programs are not run",
+    ],
 ];
 
 fn outcome(reason: &str) -> Outcome {
@@ -100,6 +109,11 @@ async fn fail(fixture: &Fixture, shoot: &SimulatedShoot) {
         "no-name" => write(&edited("server", "\"https://api.invalid\"")),
         "no-server" => write(&edited("server", "\"http://127.0.0.1:1\"")),
         "no-authority" => write(&edited("certificate-authority-data", "bm9uZQ==")),
+        "program" => {
+            let token = format!("token: {}", field(&kubeconfig, "token"));
+            let exec = format!("exec: {{apiVersion: client.authentication.k8s.io/v1, command: {COMMAND}}}");
+            write(&kubeconfig.replace(&token, &exec));
+        }
         name => panic!("{name}"),
     }
 }
@@ -136,6 +150,12 @@ async fn every_failure_shows_with_its_reason_and_ends_when_it_is_mended() {
         let verdict = replica.until_said(&shoot, outcome(reason), message).await;
         assert_eq!(verdict.evidence, None, "{name}");
         replica.until_counted(&failures(&shoot, reason), 1.0).await;
+        let (_, metrics) = replica.admin_get("/metrics").await.unwrap();
+        let kubeconfig = shoot.probe_kubeconfig();
+        for secret in [COMMAND, field(&kubeconfig, "token").trim_matches('"')] {
+            let is_shown = verdict.message.contains(secret) || metrics.contains(secret);
+            assert!(!is_shown, "{name} shows a secret: {}", verdict.message);
+        }
     }
     let throttled = "watchdog_shoot_throttled_total";
     replica.until_counted(throttled, 1.0).await;
