@@ -24,11 +24,11 @@ const SHOOTS: usize = 8;
 /// The leader acts for less time than this after the last renewal of its Lease: 4 s, and a tenth for its clock.
 const LEASE_VALIDITY: Duration = Duration::from_millis(4_500);
 
-/// Shorter than its Lease; longer than that, and than others wait for it; so long that the connections to it are given
-/// up.
+/// Shorter than its Lease; longer than that, and than others wait for it, also where a slow API server has made it last
+/// 20 s; so long that the connections to it are given up.
 const PERIODS: [Duration; 3] = [
     Duration::from_secs(2),
-    Duration::from_secs(20),
+    Duration::from_secs(30),
     Duration::from_secs(40),
 ];
 
