@@ -124,7 +124,7 @@ impl ShootMemory {
         let reason = &shown.reason;
         let held = std::mem::replace(&mut shown.held, decision.held);
         if held != decision.held && decision.held == Some(HoldReason::Disagreement) {
-            // For a moment at most turns, because one replica looks before the other: an alert counts the minutes.
+            // Most turns have such a moment, because one replica looks before the other. An alert counts the minutes.
             tracing::info!(
                 reason,
                 "a shoot is held because its lease-probe replicas disagree"
