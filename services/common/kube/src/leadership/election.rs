@@ -81,9 +81,9 @@ impl LeaseTimes {
         retry_period: Duration::from_secs(2),
     };
 
-    /// All requests may take 5 s, renewals and the writes of the leader alike: while a renewal is under way, and when
-    /// it ends, what is left of the renew deadline is one more request. With clocks that are 10 % off, a leader stops
-    /// after at most 16.7 s and another begins after at least 18.1 s.
+    /// All requests may take 5 s, renewals and other writes of the leader alike: even right before a renewal ends, the
+    /// leader may act for another 5 s. With clocks that are 10 % off, a leader stops after at most 16.7 s and another
+    /// begins after at least 18.1 s.
     pub const SLOW: Self = Self {
         lease_duration: Duration::from_secs(20),
         renew_deadline: Duration::from_secs(15),

@@ -59,7 +59,7 @@ struct PodState {
 }
 
 /// A weeder that leads.
-struct Process {
+struct PlayedWeeder {
     /// Seconds by which its clock is wrong.
     off: i64,
     /// The writes of the slice that it has received.
@@ -113,7 +113,7 @@ impl World {
         self.writes.push(slice);
     }
 
-    fn play(&mut self, weeders: &mut [Process; 2], step: Step) {
+    fn play(&mut self, weeders: &mut [PlayedWeeder; 2], step: Step) {
         match step {
             Step::Wait(millis) => self.now += millis,
             Step::Write { ready, dated } => {
@@ -138,7 +138,7 @@ impl World {
     }
 }
 
-impl Process {
+impl PlayedWeeder {
     fn new(off: i64) -> Self {
         Self {
             off,
@@ -211,7 +211,7 @@ proptest! {
         clocks in [-600_i64..600, -600_i64..600],
     ) {
         let mut world = World::new();
-        let mut weeders = clocks.map(Process::new);
+        let mut weeders = clocks.map(PlayedWeeder::new);
         for step in steps {
             world.play(&mut weeders, step);
         }
@@ -225,7 +225,7 @@ proptest! {
         clocks in [-600_i64..600, -600_i64..600],
     ) {
         let mut world = World::new();
-        let mut weeders = clocks.map(Process::new);
+        let mut weeders = clocks.map(PlayedWeeder::new);
         let mut deletions = BTreeMap::<_, u32>::new();
         for step in steps {
             let is_ready = world.writes.last().unwrap().endpoints.is_ready();
